@@ -216,7 +216,7 @@ func (s *State) fit(r *request, shared int) (owner int, need []int64) {
 	c := s.ledger.choose(r, shared)
 	fits, free := c.Why == "", s.residency.makeFree
 	if r.arrives() {
-		free = s.makeFreeNow
+		free = s.prefix.makeFreeNow
 	}
 	for i := range c.Need {
 		fits = fits && free(i, c.Need[i])

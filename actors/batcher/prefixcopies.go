@@ -62,6 +62,12 @@ func (c *prefixCache) dropCopy(rank int) bool {
 	return false
 }
 
+// makeFreeNow is State.makeFree for a cache that arrives before the next step. Only sequences with rows have copies of
+// states, and the step of these rows drops the copies.
+func (c *prefixCache) makeFreeNow(rank int, bytes int64) bool {
+	return c.tree.MakeFreeNow(rank, bytes) || c.s.makeFree(rank, bytes)
+}
+
 // keepCopy moves a request's copy to a block of its text. It returns false if the block has a snapshot,
 // or if memory is short.
 func (c *prefixCache) keepCopy(r *request, b *prefix.Block) bool {

@@ -173,12 +173,6 @@ func (s *State) makeFree(rank int, bytes int64) bool {
 	return true
 }
 
-// makeFreeNow is makeFree for a cache that arrives before the next step. Only sequences with rows have copies of states,
-// and the step of these rows drops the copies.
-func (s *State) makeFreeNow(rank int, bytes int64) bool {
-	return s.prefix.tree.MakeFreeNow(rank, bytes) || s.makeFree(rank, bytes)
-}
-
 // chunk adds the next tokens of a prompt to the plan and returns their number. It adds none while
 // pieces of the prompt's clustering are due.
 func (s *State) chunk(p *plan.Plan, r *request, left int) int {
