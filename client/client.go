@@ -48,7 +48,7 @@ type Error struct {
 	Code    string // stable; "" where it has none
 	Param   string // the member that is wrong, if one is
 	Message string
-	// RetryAfter is the pause before a retry; 0: the server sent none.
+	// RetryAfter is the pause before a retry; 0: the server sent none, or a retry could do the work twice.
 	RetryAfter time.Duration
 }
 
@@ -172,7 +172,8 @@ func refusal(resp *http.Response) error {
 	if json.Unmarshal(text, &body) == nil && body.Error != nil {
 		e.Message, e.Code, e.Param = body.Error.Message, body.Error.Code, body.Error.Param
 	}
-	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
+	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+	if err == nil && resp.Header.Get("X-Should-Retry") != "false" {
 		e.RetryAfter = max(time.Second/10, time.Duration(seconds)*time.Second)
 	}
 	return e

@@ -70,6 +70,24 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A server that has done the work, or a part of it, sends X-Should-Retry: false. The client does not repeat
+// such a request, although its status and Retry-After are those of a server that is not ready.
+func TestShouldNotRetry(t *testing.T) {
+	body := `{"error":{"message":"The turn could not be recorded.","type":"server_error","param":null,"code":"session_not_recorded"}}`
+	c, asked := answering(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Should-Retry", "false")
+		say(503, "0", body)(w, r)
+	}, say(200, "", "{}"))
+	resp, err := c.Do(t.Context(), "POST", "/v1/chat/completions", map[string]any{"session": "s"})
+	if err == nil {
+		resp.Body.Close()
+	}
+	var e *client.Error
+	if !errors.As(err, &e) || e.Code != "session_not_recorded" || len(*asked) != 1 {
+		t.Errorf("%v, asked %d times", err, len(*asked))
+	}
+}
+
 // If no server answers, the client repeats only requests that cannot do work twice.
 func TestUnreachable(t *testing.T) {
 	c := &client.Client{Server: "127.0.0.1:1", RetryTimeout: 700 * time.Millisecond}

@@ -2,12 +2,15 @@ package api
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/server/servertest"
+	"github.com/shoal-llm/shoal/internal/server/sessions"
 )
 
 // All requests of SDKs and agents (openai, anthropic, pydantic-ai, LangChain, instructor, litellm,
@@ -41,5 +44,28 @@ func TestSessionsOfClients(t *testing.T) {
 	}
 	if n < 15 {
 		t.Errorf("only %d requests", n)
+	}
+}
+
+// fullDisk is a store that records nothing.
+type fullDisk struct{}
+
+var errFull = errors.New("no space left")
+
+func (fullDisk) Record(context.Context, string, int, []byte) error { return errFull }
+func (fullDisk) Settle(context.Context, string) error              { return errFull }
+func (fullDisk) End(context.Context, string, int) error            { return errFull }
+
+// SDKs repeat a 503 on their own. A turn that was computed, and is perhaps recorded, must not be sent again
+// before the client has read the session.
+func TestUnrecordedTurnIsNotRetried(t *testing.T) {
+	e := &servertest.Engine{Script: servertest.Hello}
+	t.Cleanup(e.Live.Wait)
+	s := newServer(t, e)
+	s.SetSessionBook(sessions.NewBook(fullDisk{}, nil))
+	a := post(t, serveIt(t, s)+"/v1/chat/completions", chat(M{"session": "s"}))
+	checkError(t, a, 503, "server_error", "", "session_not_recorded")
+	if a.header.Get("X-Should-Retry") != "false" {
+		t.Errorf("X-Should-Retry %q", a.header.Get("X-Should-Retry"))
 	}
 }

@@ -293,8 +293,10 @@ func (t *sessionTurn) take(ev engine.Event, d Delta, finish string) error {
 		errors.Is(err, sessions.ErrDamaged):
 		return SessionProblem(err, t.name)
 	}
-	return apierr.Unavailable("session_not_recorded", "The answer was computed, but the turn could not be recorded ("+err.Error()+
+	e := apierr.Unavailable("session_not_recorded", "The answer was computed, but the turn could not be recorded ("+err.Error()+
 		"). Read the session to see whether it has the turn, and send the turn again if not.", time.Second)
+	e.Retryable = false // the session may have the turn
+	return e
 }
 
 func sessionConflict(param, code, format string, args ...any) *apierr.Error {
