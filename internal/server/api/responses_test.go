@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"reflect"
@@ -228,5 +229,24 @@ func TestResponsesParameters(t *testing.T) {
 		if a := call(c.more); a.status != c.status || at(t, a.body, "error", "param") != c.param {
 			t.Errorf("%v: %d %s", c.more, a.status, a.raw)
 		}
+	}
+}
+
+// A response that fails has in its last event the items that the stream has sent, each closed.
+func TestFailedResponseHasItsText(t *testing.T) {
+	script := func(*engine.Request) []engine.Event {
+		return []engine.Event{{Token: servertest.TokHello}, {Token: servertest.TokWorld},
+			{Token: engine.NoToken, Finish: engine.FinishError, Err: errors.New("cluster: node 3 died")}}
+	}
+	url := serve(t, &servertest.Engine{Script: script}) + "/v1/responses"
+	list := responseEvents(t, url, M{"input": "Hi", "stream": true})
+	last := list[len(list)-1]
+	if last["type"] != "response.failed" || at(t, last, "response", "status") != "failed" {
+		t.Fatalf("%v", last)
+	}
+	item := at(t, last, "response", "output", 0)
+	parts, _ := at(t, item, "content").([]any)
+	if len(parts) != 1 || at(t, parts[0], "text") != "Hello world" || at(t, item, "status") != "incomplete" {
+		t.Errorf("item %v in %s", item, story(t, list))
 	}
 }

@@ -259,6 +259,7 @@ func (m *responseEncoder) Body() any { return m.final }
 
 func (m *responseEncoder) Fail(e *apierr.Error) {
 	m.begin()
+	m.close("incomplete")
 	v := m.q.echo
 	v.Status, v.Output, v.Error, v.Store = "failed", append(v.Output, m.items...),
 		&responseError{cmp.Or(e.Code, apierr.TypeServer), e.Message}, false
