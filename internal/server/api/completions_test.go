@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"net/http"
 	"reflect"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/server/openai"
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
@@ -229,6 +231,30 @@ func TestEchoWithoutGeneration(t *testing.T) {
 	ev := stream(t, url, completion(M{"echo": true, "max_tokens": 0, "stream_options": M{"include_usage": true}}))
 	if len(ev) != 3 || at(t, ev[0].json, "choices", 0, "text") != "Hi" || at(t, ev[1].json, "usage", "prompt_tokens") != 3.0 {
 		t.Errorf("%v", ev)
+	}
+}
+
+// An echo without generation names ignored parameters, and is charged to its key, as every other request.
+func TestEchoWithoutGenerationIsCounted(t *testing.T) {
+	url := serve(t, &servertest.Engine{}, func(c *Config) {
+		c.Keys = []httpserver.Key{{Name: "a", Secret: "secret", TokensPerMinute: 5}}
+	})
+	body := `{"prompt": "Hi", "echo": true, "max_tokens": 0, "colour": 1}`
+	ask := func() answer {
+		r, err := http.NewRequest(http.MethodPost, url+"/v1/completions", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer secret")
+		resp, err := http.DefaultClient.Do(r)
+		return read(t, resp, err)
+	}
+	if a := ask(); a.status != 200 || a.header.Get("X-Ignored-Parameters") != "colour" {
+		t.Errorf("%d, X-Ignored-Parameters %q", a.status, a.header.Get("X-Ignored-Parameters"))
+	}
+	ask() // 3 tokens each: now the key has none
+	if a := ask(); a.status != 429 {
+		t.Errorf("status %d after 6 of 5 tokens", a.status)
 	}
 }
 

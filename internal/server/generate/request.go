@@ -104,14 +104,7 @@ type completionDetails struct {
 
 // Generate runs g and answers, as a stream or as a whole.
 func (s *Service) Generate(w http.ResponseWriter, r *http.Request, g *Request) {
-	sc := httpserver.ScopeOf(r)
-	if g.adapter != nil {
-		sc.Adapter = g.adapter.Name
-	}
-	if !g.KeepsBody {
-		sc.Settle()
-	}
-	e := s.admit(w, sc.Principal(), g)
+	e := s.Admit(w, r, g)
 	if e == nil {
 		e = s.withContext(g)
 	}
@@ -134,11 +127,9 @@ func (s *Service) Generate(w http.ResponseWriter, r *http.Request, g *Request) {
 	}
 	defer func() {
 		run.close()
-		u := run.Usage()
-		sc.Tokens = httpserver.TokenCount{Prompt: u.PromptTokens, Completion: u.CompletionTokens}
-		sc.Principal().Charge(u.TotalTokens, time.Now())
+		run.Charge(r)
 	}()
-	sc.Accepted = true
+	httpserver.ScopeOf(r).Accepted = true
 	if g.Stream {
 		s.stream(ctx, w, run)
 	} else {
@@ -154,11 +145,28 @@ func (g *Request) NameIgnored(w http.ResponseWriter) {
 	}
 }
 
-// admit applies the priority and the limits of the request's key.
-func (s *Service) admit(w http.ResponseWriter, key *httpserver.Principal, g *Request) *apierr.Error {
+// Admit applies the priority and the limits of the request's key, names ignored parameters, and releases
+// the body. Call it once for every request that is answered, and Charge after the answer.
+func (s *Service) Admit(w http.ResponseWriter, r *http.Request, g *Request) *apierr.Error {
+	sc := httpserver.ScopeOf(r)
+	if g.adapter != nil {
+		sc.Adapter = g.adapter.Name
+	}
+	if !g.KeepsBody {
+		sc.Settle()
+	}
 	g.NameIgnored(w)
+	key := sc.Principal()
 	g.priority, g.tenant = key.Order(g.priority), key.Name
 	return key.CheckTokens(time.Now())
+}
+
+// Charge takes the tokens of the prompts and of the answer so far from the request's key, and records them for the
+// access log.
+func (r *Run) Charge(req *http.Request) {
+	sc, u := httpserver.ScopeOf(req), r.Usage()
+	sc.Tokens = httpserver.TokenCount{Prompt: u.PromptTokens, Completion: u.CompletionTokens}
+	sc.Principal().Charge(u.TotalTokens, time.Now())
 }
 
 // GenerateHandler runs the request that decode returns for the body, and answers with its output.

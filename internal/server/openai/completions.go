@@ -21,7 +21,7 @@ func (s *API) handleCompletions(w http.ResponseWriter, r *http.Request) {
 	}
 	named := g.Context != "" && g.Context != generate.NoContext && g.Context != generate.AnyContext
 	if g.Discard && g.PromptLogprobs < 0 && !named { // the prompt echoed: no work for the engine; Generate refuses a named context
-		s.answerEcho(w, g)
+		s.answerEcho(w, r, g)
 		return
 	}
 	s.Generate(w, r, g)
@@ -137,7 +137,11 @@ func (s *API) decodePrompts(ctx context.Context, v json.RawMessage, special *boo
 
 // answerEcho answers with the prompts alone (echo with max_tokens 0). The metrics count them, but
 // no first token.
-func (s *API) answerEcho(w http.ResponseWriter, g *generate.Request) {
+func (s *API) answerEcho(w http.ResponseWriter, req *http.Request, g *generate.Request) {
+	if e := s.Admit(w, req, g); e != nil {
+		s.HTTP.Fail(w, e, false)
+		return
+	}
 	g.EachUsage = false
 	r := &generate.Run{Request: g, Service: s.Service, Began: time.Now(), PromptOnly: true}
 	var out *httpserver.Stream
@@ -155,6 +159,7 @@ func (s *API) answerEcho(w http.ResponseWriter, g *generate.Request) {
 		enc.Delta(generate.Delta{Index: i, Text: p.Text, First: true, Finish: engine.FinishLength})
 	}
 	r.Count()
+	r.Charge(req)
 	if enc.End(); !g.Stream {
 		s.HTTP.WriteJSON(w, http.StatusOK, enc.Body())
 	}
