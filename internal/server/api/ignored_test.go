@@ -122,6 +122,25 @@ func TestStopsInAnswer(t *testing.T) {
 			}
 		}
 	}
+	const all = "I look.\nHi the end" // in messages of their own: "ook.H" is in none
+	for stop, want := range map[string]string{"hm": all, "end": "I look.\nHi the ", "final": all, "Hi": "I look.", "ook.H": all} {
+		url, _, _ := serveMessages(t, ossTemplate, "<|channel|>analysis<|message|>hm, Hi end<|end|><|start|>assistant"+
+			"<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>analysis<|message|>hm<|end|>"+
+			"<|start|>assistant<|channel|>final<|message|>Hi the end<|return|>")
+		a := post(t, url, M{"max_tokens": 300, "messages": []M{{"role": "user", "content": "x"}}, "stop_sequences": []string{stop}})
+		text, reason := "", "end_turn"
+		if want != all {
+			reason = "stop_sequence"
+		}
+		for _, b := range at(t, a.body, "content").([]any) {
+			if b := b.(M); b["type"] == "text" {
+				text += b["text"].(string)
+			}
+		}
+		if text != want || at(t, a.body, "stop_reason") != reason {
+			t.Errorf("channels, stop %q: text %q, want %q: %v", stop, text, want, at(t, a.body, "stop_reason"))
+		}
+	}
 	url, _ := serveTools(t, hermesTemplate, &servertest.Engine{Script: writes("<think>first:\n\nthen</think>\n\nanswer")})
 	if a := post(t, url, chat(M{"stop": "\n\n"})); at(t, a.body, "choices", 0, "message", "reasoning_content") != "first:" ||
 		at(t, a.body, "choices", 0, "finish_reason") != "stop" {

@@ -250,3 +250,16 @@ func TestFailedResponseHasItsText(t *testing.T) {
 		t.Errorf("item %v in %s", item, story(t, list))
 	}
 }
+
+// Answers of gpt-oss have channels instead of tags around thoughts. Their tokens count as tokens of reasoning.
+func TestResponsesCountThoughtsOfChannels(t *testing.T) {
+	url, _ := serveTools(t, ossTemplate, &servertest.Engine{Script: writes("<|channel|>analysis<|message|>hm, so<|end|>" +
+		"<|start|>assistant<|channel|>commentary<|message|>I look.<|end|>" +
+		"<|start|>assistant<|channel|>analysis<|message|>ah<|end|><|start|>assistant<|channel|>final<|message|>Hi.")})
+	url = strings.TrimSuffix(url, "/chat/completions") + "/responses"
+	a := post(t, url, M{"input": "Hi"})
+	// One token a byte: the thoughts with the last byte of their headers and the beginnings of their ends.
+	if n := at(t, a.body, "usage", "output_tokens_details", "reasoning_tokens").(float64); n < 8 || n > 8+2*8 {
+		t.Errorf("%v reasoning tokens: %s", n, a.raw)
+	}
+}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/text/toolcall"
 )
 
 // TokenRecord is the log-probability of one token and its place in the text.
@@ -54,7 +55,8 @@ type Choice struct {
 	drafts   engine.Drafts
 	tokens   int     // generated, also those that show no text
 	sum      float64 // of their log-probabilities
-	Thoughts int     // of them, up to the end of the thought
+	Thoughts int     // of them, in thoughts
+	placed   int     // of them, those that are known to be in a thought or not
 	started  bool
 	Finish   string
 	bytes    int // decoded, of which
@@ -114,16 +116,13 @@ func (c *Choice) accept(ev engine.Event) (d Delta, show bool, err error) {
 			text += c.parts.mark(ev.Token, text)
 		}
 		c.record(ev, text)
-		out, hit = c.screen(text)
+		out, hit = c.screen(c.gate.split(text))
 	}
 	if ev.Finish != "" && hit == "" {
 		tail := c.text.Flush()
 		c.extend(tail)
-		more, h := c.screen(tail)
-		if out, hit = out+more, h; hit == "" {
-			more, hit = c.stop.push(c.gate.flush())
-			out += more
-		}
+		more, h := c.screen(append(c.gate.split(tail), c.gate.flush()...))
+		out, hit = out+more, h
 		if hit == "" {
 			out += c.stop.flush()
 		}
@@ -153,9 +152,13 @@ func (c *Choice) accept(ev engine.Event) (d Delta, show bool, err error) {
 	d.Tokens = c.release(hit != "", d.Finish != "")
 	if c.parts != nil {
 		c.parts.take(&d)
-		if c.parts.think.Inside() || d.Thought != "" && c.parts.think.Late() {
+		switch {
+		case c.parts.think.Inside() || d.Thought != "" && c.parts.think.Late():
 			c.Thoughts = c.tokens
+		case c.parts.parser.Thinking(): // an answer may have several thoughts
+			c.Thoughts += c.tokens - c.placed
 		}
+		c.placed = c.tokens
 		d.Tokens, c.held = append(c.held, d.Tokens...), nil
 		if d.Text == "" && d.Thought == "" && len(d.Calls) == 0 && d.Finish == "" {
 			c.held = d.Tokens
@@ -177,14 +180,22 @@ func because(err error) string {
 	return ": " + err.Error()
 }
 
-// screen searches text for stop strings, after min_tokens.
-func (c *Choice) screen(text string) (out, hit string) {
-	thought, text := c.gate.split(text)
-	if c.tokens <= c.minTokens && c.minTokens > 0 {
-		return thought + text, ""
+// screen searches the text of the answer for stop strings, after min_tokens. None extends over other text.
+func (c *Choice) screen(spans []toolcall.Span) (out, hit string) {
+	for _, x := range spans {
+		switch {
+		case !x.Answer:
+			out += c.stop.flush() + x.Text
+		case c.tokens <= c.minTokens && c.minTokens > 0:
+			out += x.Text
+		default:
+			text, found := c.stop.push(x.Text)
+			if out += text; found != "" {
+				return out, found
+			}
+		}
 	}
-	out, hit = c.stop.push(text)
-	return thought + out, hit
+	return out, ""
 }
 
 func (c *Choice) record(ev engine.Event, text string) {

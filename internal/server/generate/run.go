@@ -16,7 +16,6 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
-	"github.com/shoal-llm/shoal/internal/text/toolcall"
 	"github.com/shoal-llm/shoal/internal/tracing"
 )
 
@@ -170,12 +169,8 @@ func (s *Service) newChoice(g *Request, index int) *Choice {
 	if g.Continues {
 		text = continueText(s.Tokenizer, g.Prompts[index/g.N].Ids, !g.KeepSpecial)
 	}
-	var gate *stopGate
-	if g.StopsInAnswer && g.thinking.on && len(g.stop) > 0 {
-		gate = &stopGate{think: toolcall.NewThoughtParser(g.thinking.tags, g.thinking.inside, false)}
-	}
 	return &Choice{
-		gate: gate, parts: s.newParts(g, index), index: index, text: text, stop: stopper{stops: g.stop},
+		gate: s.newStopGate(g), parts: s.newParts(g, index), index: index, text: text, stop: stopper{stops: g.stop},
 		maxTokens: max(g.MaxTokens, 1), minTokens: g.Sampling.MinTokens, includeStop: g.includeStop,
 		logprobs: g.Sampling.Logprobs >= 0, stopTokens: g.stopTokens, discard: g.Discard,
 	}

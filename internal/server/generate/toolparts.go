@@ -66,7 +66,7 @@ func (s *Service) newParts(g *Request, index int) *parts {
 	if !g.KeepSpecial {
 		p.tok = s.Tokenizer
 	}
-	if t := g.thinking; t.on && (t.tags == toolcall.DefaultTags || g.Sampling.Grammar == nil) {
+	if t := g.thinking; g.separatesThoughts() {
 		late := !t.closed && g.Sampling.Grammar == nil && (!g.Stream || s.dialect(g.Tools).late)
 		p.think = toolcall.NewThoughtParser(t.tags, t.inside, late)
 	}
@@ -90,6 +90,12 @@ func (s *Service) newParts(g *Request, index int) *parts {
 		return "call_" + hashed(text, 24)
 	}
 	return p
+}
+
+// separatesThoughts reports whether the answer may have a thought in tags. A grammar supports no tags but the default
+// ones.
+func (g *Request) separatesThoughts() bool {
+	return g.thinking.on && (g.thinking.tags == toolcall.DefaultTags || g.Sampling.Grammar == nil)
 }
 
 // mark returns the text of a control token that is hidden otherwise, if it is a mark of a call or of

@@ -52,6 +52,10 @@ func FuzzParser(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, family uint8, text string, n uint8, cut bool) {
 		judge(t, Families[int(family)%len(Families)], text, int(n)+1, cut)
+		whole, answer := spansOf(text, len(text)+1)
+		if pieces, same := spansOf(text, int(n)+1); whole != text || pieces != text || same != answer {
+			t.Fatalf("%q: the spans are %q; in pieces of %d %q, answers %q and %q", text, whole, int(n)+1, pieces, answer, same)
+		}
 	})
 }
 

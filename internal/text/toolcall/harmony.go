@@ -16,6 +16,7 @@ const (
 	harmonyMessage   = "<|message|>"
 	harmonyConstrain = "<|constrain|>"
 	functionsPrefix  = "functions."
+	harmonyAnalysis  = "analysis" // the channel of thoughts
 )
 
 // HarmonyTurn ends a prompt. After it a message of the answer begins with a header: HarmonyText that of
@@ -129,8 +130,7 @@ func (h *harmony) header() bool {
 	case !whole:
 		return false // at its end, an answer was cut in the header
 	}
-	_, channel, _ := strings.Cut(head, harmonyChannel)
-	channel = word(channel)
+	channel := channelOf(head)
 	_, to, _ := strings.Cut(head, "to=")
 	name, function := strings.CutPrefix(word(to), functionsPrefix)
 	h.buf = rest
@@ -139,7 +139,7 @@ func (h *harmony) header() bool {
 		h.at, h.w = harmonyCall,
 			writer{ends: harmonyBreaks, opens: func(s string, final bool) verdict { return startsWith(s, harmonyBreaks, final) }}
 		h.name = name
-	case channel == "analysis":
+	case channel == harmonyAnalysis:
 		h.at = harmonyThought
 	default:
 		h.at = harmonyText
@@ -148,6 +148,25 @@ func (h *harmony) header() bool {
 		}
 	}
 	return true
+}
+
+// channelOf returns the channel that a header names, or "".
+func channelOf(head string) string {
+	_, channel, _ := strings.Cut(head, harmonyChannel)
+	return word(channel)
+}
+
+// harmonyBreak finds the first mark that ends a message; "": there is none, and the last keep bytes may be the
+// start of one.
+func harmonyBreak(s string) (at int, mark string, keep int) {
+	at = len(s)
+	for _, m := range harmonyBreaks {
+		if i := strings.Index(s, m); i >= 0 && i < at {
+			at, mark = i, m
+		}
+		keep = max(keep, partial(s, m))
+	}
+	return at, mark, keep
 }
 
 // word returns the text up to white space or a mark.
@@ -193,13 +212,7 @@ func (h *harmony) arguments(out *[]Piece) bool {
 
 // body passes on the text of a message, or skips the text after the arguments of a call.
 func (h *harmony) body(out *[]Piece) bool {
-	at, mark, keep := len(h.buf), "", 0
-	for _, m := range harmonyBreaks {
-		if i := strings.Index(h.buf, m); i >= 0 && i < at {
-			at, mark = i, m
-		}
-		keep = max(keep, partial(h.buf, m))
-	}
+	at, mark, keep := harmonyBreak(h.buf)
 	if mark == "" && !h.final {
 		at -= keep
 	}

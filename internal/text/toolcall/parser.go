@@ -138,6 +138,15 @@ func (p *Parser) Open() bool {
 	return p.at == arguments || p.at == parameters
 }
 
+// Thinking reports whether the answer is inside a thought that the parser itself recognizes, as in Harmony.
+func (p *Parser) Thinking() bool {
+	if p == nil {
+		return false
+	}
+	h, ok := p.other.(*harmony)
+	return ok && h.at == harmonyThought
+}
+
 // Marks reports whether the parser uses a control token. Its text must then be passed to Push,
 // although it is not part of the answer.
 func (p *Parser) Marks(token string) bool {
