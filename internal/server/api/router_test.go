@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/server/anthropic"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
@@ -233,6 +234,13 @@ func TestPanics(t *testing.T) {
 		_, _ = w.Write([]byte("half"))
 		panic("secret detail")
 	})
+	messages := func(w http.ResponseWriter, _ *http.Request) {
+		httpserver.NewSSE(httpserver.NewStream(w, s.Limits().WriteTimeout)).Named("message_start", M{"type": "message_start"})
+		panic("secret detail")
+	}
+	if err := s.Handle(httpserver.Route{Method: "GET", Path: "/messages", Format: anthropic.Error, Handler: messages}); err != nil {
+		t.Fatal(err)
+	}
 	srv := httptest.NewServer(s.Handler())
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 	defer srv.Close()
@@ -250,6 +258,10 @@ func TestPanics(t *testing.T) {
 	ev := parseEvents(t, request(t, "GET", srv.URL+"/streaming").raw)
 	if len(ev) != 2 || !strings.Contains(ev[1].data, `"error"`) {
 		t.Errorf("%v", ev)
+	}
+	const begins = "\n\nevent: error\ndata: {\"error\":{\"message\":\"An internal"
+	if a := request(t, "GET", srv.URL+"/messages"); !strings.Contains(a.raw, begins) || !strings.HasSuffix(a.raw, "\"type\":\"error\"}\n\n") {
+		t.Errorf("not in the form of Messages: %s", a.raw)
 	}
 	if resp, err := http.Get(srv.URL + "/half"); err == nil {
 		var b bytes.Buffer

@@ -287,6 +287,10 @@ func (s *Server) panicked(w *response, r *http.Request, sc *scope, p any) {
 	case strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream"):
 		out := NewSSE(NewStream(w, s.cfg.Limits.WriteTimeout))
 		out.Started = true
+		if w.format != nil {
+			out.Named("error", w.format(e)) // as Anthropic's streams name it
+			return
+		}
 		out.Data(e)
 	default:
 		panic(http.ErrAbortHandler) // half a body is out: cut it, rather than let it look whole
