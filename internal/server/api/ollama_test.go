@@ -172,3 +172,25 @@ func TestOllamaCallIDs(t *testing.T) {
 		}
 	}
 }
+
+// A level of thinking is the effort that the template reads, as with Ollama's gpt-oss.
+func TestOllamaThinkingLevels(t *testing.T) {
+	for think, want := range map[string]struct{ on, effort any }{
+		`"low"`: {true, "low"}, `"high"`: {true, "high"}, `true`: {true, nil}, `false`: {false, nil}, `null`: {nil, nil},
+	} {
+		for path, rest := range map[string]string{"chat": `"messages":[{"role":"user","content":"x"}]`, "generate": `"prompt":"x"`} {
+			url, seen := serveTools(t, ossTemplate, &servertest.Engine{Script: writes("<|channel|>final<|message|>Hi.")})
+			url = strings.TrimSuffix(url, "/v1/chat/completions") + "/api/" + path
+			a := post(t, url, `{"model":"fake/model","stream":false,"think":`+think+`,`+rest+`}`)
+			if a.status != 200 || seen.Kwargs["enable_thinking"] != want.on || seen.Kwargs["reasoning_effort"] != want.effort {
+				t.Errorf("%s of think %s: %d, the template got %v", path, think, a.status, seen.Kwargs)
+			}
+		}
+	}
+	url, _ := serveTools(t, ossTemplate, &servertest.Engine{})
+	url = strings.TrimSuffix(url, "/v1/chat/completions") + "/api/chat"
+	a := post(t, url, `{"model":"fake/model","think":5,"messages":[{"role":"user","content":"x"}]}`)
+	if a.status != 400 || !strings.Contains(a.raw, "'think' must be true or false") {
+		t.Errorf("%d %s", a.status, a.raw)
+	}
+}

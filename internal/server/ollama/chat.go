@@ -34,7 +34,8 @@ func New(s *generate.Service, card ModelCard, v *vectors.API) *API {
 	a := &API{s, nil, card,
 		s.SharedParams().With(jsonbody.Number("temperature", 0, math.MaxFloat32),
 			jsonbody.Either("stop", stop, jsonbody.List("", jsonbody.ManyStops, stop))),
-		jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Bool("stream"), jsonbody.Any("think"),
+		jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Bool("stream"),
+			jsonbody.Either("think", jsonbody.Bool(""), jsonbody.Text("", 64)),
 			jsonbody.Either("format", jsonbody.ObjectOf(""), jsonbody.Text("", 0)), jsonbody.ObjectOf("options"), jsonbody.Bool("raw"),
 			jsonbody.Any("keep_alive"), jsonbody.Any("context"), jsonbody.Any("truncate"), jsonbody.Any("shift"),
 			jsonbody.List("messages", l.Messages, jsonbody.ObjectOf("")), jsonbody.List("tools", generate.MaxTools, jsonbody.ObjectOf("")),
@@ -188,12 +189,24 @@ func (s *API) newChat(ctx context.Context, in *ollamaRequest, list []engine.Mess
 	}
 	c := generate.Chat{Left: left}
 	c.Messages, c.AddGenerationPrompt = list, true
-	if v := in.f.Get("think"); v != nil && s.Thinks {
-		c.Think(string(v) != "false")
+	if s.think(&c.Conversation, in.f); in.f.Err != nil {
+		return nil, in.f.Err
 	}
 	g.Tools, g.Ignored = tools, left
 	g.Head = s.NewHead("chatcmpl-", "chat.completion", g.Model)
 	return g, s.Converse(ctx, g, c)
+}
+
+// think applies the member think: true, false, or a level, which is the reasoning effort.
+func (s *API) think(c *engine.Conversation, f *jsonbody.Object) {
+	var yes bool
+	var level string
+	if v := f.Get("think"); v != nil && v[0] == '"' {
+		f.Text("think", &level)
+		s.Effort(c, level)
+	} else if f.Boolean("think", &yes) && s.Thinks {
+		c.Think(yes)
+	}
 }
 
 // decodePrompt decodes the prompt of a request, a chat of one message unless it is raw; nil: there
