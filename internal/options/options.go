@@ -220,7 +220,7 @@ func SizeText(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// ParseSize reads a number of bytes: 512MiB, 2GiB, 1.5GB, 1000000.
+// ParseSize reads a number of bytes: 512MiB, 2GiB, 1.5GB, 1000000. Without a larger unit it must be whole.
 func ParseSize(text string) (int64, error) {
 	t, unit := strings.TrimSpace(text), int64(1)
 	for _, u := range []struct {
@@ -233,8 +233,11 @@ func ParseSize(text string) (int64, error) {
 			break
 		}
 	}
+	if n, err := strconv.ParseInt(t, 10, 64); unit == 1 && err == nil && n >= 0 && n < 1<<60 {
+		return n, nil // with all its digits
+	}
 	n, err := strconv.ParseFloat(t, 64)
-	if err != nil || !(n >= 0 && n*float64(unit) < 1<<60) {
+	if err != nil || !(n >= 0 && n*float64(unit) < 1<<60) || unit == 1 && n != math.Trunc(n) {
 		return 0, fmt.Errorf("%q is not a size: write 512MiB, 2GiB or a number of bytes", text)
 	}
 	return int64(n * float64(unit)), nil

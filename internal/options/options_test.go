@@ -66,3 +66,15 @@ func TestCheck(t *testing.T) {
 		}
 	}
 }
+
+// A number without a unit is exact and whole: 1.5 is not 1.
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]int64{"0": 0, "4096": 4096, "9007199254740993": 9007199254740993, "1e3": 1000, "1.5KiB": 1536,
+		"1.5 GB": 1500000000, "2M": 2 << 20, "7B": 7, " 8 ": 8,
+		"1.5": -1, "0.4": -1, "2.5B": -1, "-1": -1, "nan": -1, "inf": -1, "GiB": -1, "": -1, "1152921504606846976": -1, "many": -1} {
+		n, err := ParseSize(text)
+		if (err != nil) != (want < 0) || err == nil && n != want {
+			t.Errorf("%q: %d, %v; want %d", text, n, err, want)
+		}
+	}
+}
