@@ -263,3 +263,22 @@ func TestResponsesCountThoughtsOfChannels(t *testing.T) {
 		t.Errorf("%v reasoning tokens: %s", n, a.raw)
 	}
 }
+
+// A call whose arguments a stop string cut off is not completed, though the response is.
+func TestResponseWithCutCall(t *testing.T) {
+	for stop, want := range map[string]string{"slo": "incomplete", "</tool_call>": "completed"} {
+		url, _, _ := serveResponses(t, hermesTemplate, "I look.<tool_call>{\"name\": \"f\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>")
+		body := M{"input": "x", "stop": stop, "tools": []M{{"type": "function", "name": "f"}}}
+		a := post(t, url, body)
+		body["stream"] = true
+		list := responseEvents(t, url, body)
+		for _, output := range []any{at(t, a.body, "output"), at(t, list[len(list)-1], "response", "output")} {
+			if at(t, output, 0, "status") != "completed" || at(t, output, 1, "type") != "function_call" || at(t, output, 1, "status") != want {
+				t.Errorf("stop %q: %v", stop, output)
+			}
+		}
+		if at(t, a.body, "status") != "completed" {
+			t.Errorf("the response is %v", at(t, a.body, "status"))
+		}
+	}
+}

@@ -210,6 +210,10 @@ func (m *responseEncoder) finish() (status string) {
 	if m.begin(); len(m.items) == 0 {
 		m.piece(outItem{Type: "message"}, "", nil)
 	}
+	last := m.items[len(m.items)-1].Type
+	if call := last == "function_call" || last == "custom_tool_call"; m.open && call && !json.Valid(m.text) {
+		m.close("incomplete") // a stop string cut the arguments off
+	}
 	m.close(status)
 	return status
 }
