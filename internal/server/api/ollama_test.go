@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -192,5 +193,40 @@ func TestOllamaThinkingLevels(t *testing.T) {
 	a := post(t, url, `{"model":"fake/model","think":5,"messages":[{"role":"user","content":"x"}]}`)
 	if a.status != 400 || !strings.Contains(a.raw, "'think' must be true or false") {
 		t.Errorf("%d %s", a.status, a.raw)
+	}
+}
+
+// Ollama's clients decode the arguments of a call as an object, and run every call. A call that was cut off is
+// therefore none: what is known of its arguments is content.
+func TestOllamaCutCalls(t *testing.T) {
+	const whole = "<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>"
+	glm := "{{ tools }} <tool_call> <arg_key> </think>"
+	for _, c := range []struct{ template, answer, options, content, calls, reason string }{
+		{hermesTemplate, "I look." + whole + whole, `{"stop":["slo\"}}</tool_call><tool_call>"]}`, `I look.{"city": "O`, "", "stop"},
+		{hermesTemplate, "I look." + whole + whole, `{"num_predict":141}`, `I look.{"city":`, `[map[city:Oslo]]`, "length"},
+		{glm, "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value></tool_call>", `{"num_predict":60}`, "", "", "length"},
+		{glm, "<tool_call>get_weather\n</tool_call>", `{}`, "", `[map[]]`, "stop"},
+	} {
+		url, _ := serveTools(t, c.template, &servertest.Engine{Script: writes(c.answer)})
+		url = strings.TrimSuffix(url, "/v1/chat/completions") + "/api/chat"
+		for _, stream := range []string{"true", "false"} {
+			tools, _ := json.Marshal(weather())
+			a := post(t, url, `{"model":"fake/model","stream":`+stream+`,"messages":[{"role":"user","content":"x"}],"options":`+c.options+`,"tools":`+string(tools)+`}`)
+			content, calls, reason := "", "", any(nil)
+			for _, o := range readLines(t, a.raw) {
+				content += at(t, o, "message", "content").(string)
+				if list, ok := o["message"].(M)["tool_calls"].([]any); ok {
+					var args []any
+					for _, x := range list {
+						args = append(args, at(t, x, "function", "arguments"))
+					}
+					calls += fmt.Sprint(args)
+				}
+				reason = o["done_reason"]
+			}
+			if content != c.content || calls != c.calls || reason != c.reason {
+				t.Errorf("%s, stream %s: content %q, calls %s, %v; want %q, %s, %s", c.options, stream, content, calls, reason, c.content, c.calls, c.reason)
+			}
+		}
 	}
 }

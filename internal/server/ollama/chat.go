@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -337,13 +338,15 @@ func (o *encoder) Delta(d generate.Delta) {
 func (o *encoder) KeepAlive() { o.out.Line(o.line("", "", nil)) }
 
 func (o *encoder) End() {
-	for i := range o.calls {
-		if f := &o.calls[i].Function; len(f.Arguments) == 0 {
-			f.Arguments = json.RawMessage("{}")
-		} else if !json.Valid(f.Arguments) { // of a call that was cut off
-			f.Arguments = jsonbody.MustJSON(string(f.Arguments))
+	o.calls = slices.DeleteFunc(o.calls, func(c ollamaCall) bool {
+		args := c.Function.Arguments
+		cut := !json.Valid(args)
+		if text := string(args); cut && text != "" { // clients want an object, and run every call
+			o.text.WriteString(text)
+			o.out.Line(o.line(text, "", nil))
 		}
-	}
+		return cut
+	})
 	if len(o.calls) > 0 {
 		o.out.Line(o.line("", "", o.calls))
 	}
