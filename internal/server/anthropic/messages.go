@@ -106,7 +106,7 @@ func (s *API) decodeMessagesBody(ctx context.Context, body []byte) (*generate.Re
 	if s.CheckServerTools(f, servers); f.Err != nil {
 		return nil, f.Err
 	}
-	g.MaxTokens = most
+	g.MaxTokens, g.Continues = most, c.ContinueFinal
 	if e := s.Converse(ctx, g, c); e != nil {
 		return nil, e
 	}
@@ -134,6 +134,10 @@ func (s *API) messagesTalk(f *jsonbody.Object) (c generate.Chat) {
 	}
 	f.Fail(r.Err)
 	c.Left = r.Omitted
+	if n := len(c.Messages) - 1; n >= 0 && c.Messages[n].Role == "assistant" {
+		c.ContinueFinal = c.Messages[n].Calls == nil && strings.TrimSpace(c.Messages[n].Content) != ""
+		c.AddGenerationPrompt = !c.ContinueFinal
+	}
 	var thinking struct {
 		Type string `json:"type"`
 	}

@@ -204,3 +204,25 @@ func TestMessagesErrors(t *testing.T) {
 		t.Errorf("a wrong key: %d %v", r.StatusCode, body)
 	}
 }
+
+// An answer continues the text of the assistant that ends the messages, as Anthropic's do. A turn without text,
+// or one that calls, is over.
+func TestMessagesPrefill(t *testing.T) {
+	for last, continues := range map[string]bool{
+		`{"role":"assistant","content":"{"}`:                                                  true,
+		`{"role":"assistant","content":[{"type":"text","text":"The answer is"}]}`:             true,
+		`{"role":"assistant","content":""}`:                                                   false,
+		`{"role":"assistant","content":[]}`:                                                   false,
+		`{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{}}]}`: false,
+		`{"role":"user","content":"y"}`:                                                       false,
+	} {
+		url, seen, _ := serveMessages(t, hermesTemplate, "Hi")
+		for _, path := range []string{"", "/count_tokens"} {
+			*seen = engine.Conversation{}
+			a := post(t, url+path, `{"model":"fake/model","max_tokens":9,"messages":[{"role":"user","content":"x"},`+last+`]}`)
+			if a.status != 200 || seen.ContinueFinal != continues || seen.AddGenerationPrompt == continues {
+				t.Errorf("%s %s: %d, continues %v, begins a turn %v", path, last, a.status, seen.ContinueFinal, seen.AddGenerationPrompt)
+			}
+		}
+	}
+}
