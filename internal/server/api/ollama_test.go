@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -193,6 +194,19 @@ func TestOllamaThinkingLevels(t *testing.T) {
 	a := post(t, url, `{"model":"fake/model","think":5,"messages":[{"role":"user","content":"x"}]}`)
 	if a.status != 400 || !strings.Contains(a.raw, "'think' must be true or false") {
 		t.Errorf("%d %s", a.status, a.raw)
+	}
+}
+
+// Options move to the nearest bound, also from beyond the numbers that a machine has.
+func TestOllamaHugeOptions(t *testing.T) {
+	for options, want := range map[string]uint64{`{"seed":1e30}`: math.MaxInt64, `{"seed":9223372036854775808}`: math.MaxInt64,
+		`{"seed":1e400}`: math.MaxInt64, `{"seed":9223372036854775807}`: math.MaxInt64, `{"seed":5.9}`: 5, `{"seed":7,"temperature":1e400}`: 7,
+		`{"seed":8,"top_k":-1e400,"num_predict":1e400}`: 8} {
+		e := &servertest.Engine{Script: servertest.Hello}
+		a := post(t, serve(t, e)+"/api/generate", `{"model":"fake/model","prompt":"x","raw":true,"stream":false,"options":`+options+`}`)
+		if a.status != 200 || e.Last(t).Sampling.Seed != want {
+			t.Errorf("%s: %d %s", options, a.status, a.raw)
+		}
 	}
 }
 

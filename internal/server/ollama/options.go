@@ -2,6 +2,7 @@ package ollama
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
 	"slices"
 	"strconv"
@@ -72,10 +73,13 @@ func inBounds(v json.RawMessage, lo, hi float64, whole bool) (text string, ok bo
 		return string(v), true // with all its digits
 	}
 	x, err := strconv.ParseFloat(string(v), 64)
-	if err != nil {
+	if err != nil && !errors.Is(err, strconv.ErrRange) { // then x is infinite
 		return "", false
 	}
 	if x = min(max(x, lo), hi); whole {
+		if x >= math.MaxInt64 { // which a float64 rounds up
+			return strconv.FormatInt(math.MaxInt64, 10), true
+		}
 		return strconv.FormatFloat(math.Trunc(x), 'f', -1, 64), true
 	}
 	return strconv.FormatFloat(x, 'g', -1, 64), true
