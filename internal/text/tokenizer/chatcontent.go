@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -102,7 +103,7 @@ func chatCutAfter(text python.Str, last Message) (cut python.Str, at int, err er
 		content = texts[len(texts)-1]
 	}
 	s, trimmed := text.String(), strings.TrimSpace(content)
-	at = strings.LastIndex(s, trimmed)
+	at = lastOfRequest(text, trimmed)
 	if at < 0 {
 		return text, 0, fmt.Errorf("%w: continue_final_message: this chat template does not print the last message unchanged", ErrChatInput)
 	}
@@ -111,4 +112,16 @@ func chatCutAfter(text python.Str, last Message) (cut python.Str, at int, err er
 		end = at + len(whole)
 	}
 	return text.Prefix(end), at, nil
+}
+
+// lastOfRequest returns where a part last occurs in the text of the request, else in the whole text: the marks that
+// a template writes after a message may contain it, too.
+func lastOfRequest(text python.Str, part string) int {
+	s := text.String()
+	for _, sp := range slices.Backward(text.Spans()) {
+		if at := strings.LastIndex(s[sp.Lo:sp.Hi], part); at >= 0 && part != "" {
+			return sp.Lo + at
+		}
+	}
+	return strings.LastIndex(s, part)
 }

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 )
 
@@ -22,6 +23,22 @@ func TestRenderTurn(t *testing.T) {
 	} {
 		if _, turn, err := c.RenderTurn(x.messages, x.o); err != nil || turn != x.want {
 			t.Errorf("%+v: %q, %v, want %q", x.messages, turn, err, x.want)
+		}
+	}
+}
+
+// A message that is continued is cut off at its own end, not at the same text in the marks that follow it.
+func TestContinueTextOfMarks(t *testing.T) {
+	c := chatLoad(t, chatML, nil)
+	for _, text := range []string{"<", "end", "|", "im_", "e", "d|", "a <|im_end|>", " > "} {
+		messages := []Message{{Role: "user", Content: text}, {Role: "assistant", Content: text}}
+		r, turn, err := c.RenderTurn(messages, RenderOptions{ContinueFinal: true})
+		const head = "<|im_start|>assistant\n"
+		if want := "<|im_start|>user\n" + text + "<|im_end|>\n" + head + text; err != nil || r.String() != want {
+			t.Errorf("%q: %q, %v; want %q", text, r.String(), err, want)
+		}
+		if !strings.HasSuffix(turn, strings.TrimSpace(text)) && !strings.HasSuffix(turn, text) {
+			t.Errorf("%q: the turn is %q", text, turn)
 		}
 	}
 }
