@@ -42,7 +42,7 @@ type Choice struct {
 	index       int
 	text        engine.TextStream
 	stop        stopper
-	gate        *stopGate // nil: stop strings are searched in thoughts, too
+	spans       *toolcall.Spans // nil: stop strings are searched in thoughts, too
 	maxTokens   int
 	minTokens   int  // stop strings count only after this number of tokens
 	includeStop bool // the stop string stays in the output
@@ -116,12 +116,12 @@ func (c *Choice) accept(ev engine.Event) (d Delta, show bool, err error) {
 			text += c.parts.mark(ev.Token, text)
 		}
 		c.record(ev, text)
-		out, hit = c.screen(c.gate.split(text))
+		out, hit = c.screen(c.spans.Push(text))
 	}
 	if ev.Finish != "" && hit == "" {
 		tail := c.text.Flush()
 		c.extend(tail)
-		more, h := c.screen(append(c.gate.split(tail), c.gate.flush()...))
+		more, h := c.screen(append(c.spans.Push(tail), c.spans.Flush()...))
 		out, hit = out+more, h
 		if hit == "" {
 			out += c.stop.flush()

@@ -170,7 +170,7 @@ func (s *Service) newChoice(g *Request, index int) *Choice {
 		text = continueText(s.Tokenizer, g.Prompts[index/g.N].Ids, !g.KeepSpecial)
 	}
 	return &Choice{
-		gate: s.newStopGate(g), parts: s.newParts(g, index), index: index, text: text, stop: stopper{stops: g.stop},
+		spans: s.answerSpans(g), parts: s.newParts(g, index), index: index, text: text, stop: stopper{stops: g.stop},
 		maxTokens: max(g.MaxTokens, 1), minTokens: g.Sampling.MinTokens, includeStop: g.includeStop,
 		logprobs: g.Sampling.Logprobs >= 0, stopTokens: g.stopTokens, discard: g.Discard,
 	}

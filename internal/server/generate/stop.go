@@ -1,6 +1,23 @@
 package generate
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/text/toolcall"
+)
+
+// answerSpans separates an answer from thoughts, in which Anthropic's stop sequences are not searched; nil: stop
+// strings are searched everywhere.
+func (s *Service) answerSpans(g *Request) *toolcall.Spans {
+	switch {
+	case !g.StopsInAnswer || len(g.stop) == 0:
+	case s.dialect(g.Tools).family == toolcall.Harmony:
+		return toolcall.SpansOfChannels(g.callHead)
+	case g.separatesThoughts():
+		return toolcall.SpansOfThought(toolcall.NewThoughtParser(g.thinking.tags, g.thinking.inside, false))
+	}
+	return nil
+}
 
 // stopper finds stop strings in text that comes in pieces. The result does not
 // depend on where the pieces are cut: the stop string that is complete first

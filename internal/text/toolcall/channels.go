@@ -2,13 +2,6 @@ package toolcall
 
 import "strings"
 
-// Span is a run of an answer's text. Answer: it is text of a message, or the arguments of a call; not a thought or
-// markup.
-type Span struct {
-	Text   string
-	Answer bool
-}
-
 // Channels separates the text of the messages in an answer of Harmony from its thoughts and headers, without
 // changing either: all spans together are the answer. The zero value is ready for use.
 type Channels struct {
