@@ -239,7 +239,8 @@ func TestOllamaCutCalls(t *testing.T) {
 				reason = o["done_reason"]
 			}
 			if content != c.content || calls != c.calls || reason != c.reason {
-				t.Errorf("%s, stream %s: content %q, calls %s, %v; want %q, %s, %s", c.options, stream, content, calls, reason, c.content, c.calls, c.reason)
+				t.Errorf("%s, stream %s: content %q, calls %s, %v; want %q, %s, %s", c.options, stream,
+					content, calls, reason, c.content, c.calls, c.reason)
 			}
 		}
 	}
