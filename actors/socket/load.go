@@ -49,10 +49,12 @@ func (a *Actor) load(c actor.Context, m *Load) {
 	self, root, cfg, held := c.Self(), c.ActorSystem().Root, a.Config, a.caches
 	read := &progress{}
 	a.read = read
+	kept := a.machine.Kept()
 	a.exec.Submit(func() {
-		began := time.Now()
+		began, whole := time.Now(), held.KeepOnly(kept)
 		e, err := build(ctx, cfg, read, held, p, rank, m.Request)
-		root.Send(self, &loaded{number: p.Epoch, epoch: e, err: err, inFiles: held.BlocksInFiles(), took: time.Since(began), reply: m.Reply})
+		root.Send(self, &loaded{number: p.Epoch, epoch: e, err: err, whole: whole, inFiles: held.BlocksInFiles(), took: time.Since(began),
+			reply: m.Reply})
 	})
 }
 
@@ -141,6 +143,7 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 		a.Config.Logger.Info("weights of a quantized form", "form", q.Method, "held_as", f.Type, "blocks_as_stored",
 			fmt.Sprintf("%.1f%%", 100*f.Kept), "relative_error", fmt.Sprintf("%.2g", f.Error))
 	}
+	a.machine.Whole(m.whole)
 	kept := a.machine.Held()
 	for _, h := range kept {
 		if !h.Replica {

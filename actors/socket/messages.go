@@ -77,7 +77,8 @@ type (
 		number  uint32
 		epoch   *step.Epoch
 		err     error
-		inFiles map[uint64]int // blocks of each sequence's cache that are in files
+		whole   map[uint64]bool // sequences of earlier epochs whose caches the socket has
+		inFiles map[uint64]int  // blocks of each sequence's cache that are in files
 		took    time.Duration
 		reply   func(*proto.LoadReply, error)
 	}

@@ -82,3 +82,26 @@ func (c *Caches) Release(effects []machine.Effect) {
 		}
 	}
 }
+
+// KeepOnly begins an epoch with the caches of some sequences, and returns which of them the socket has whole. It frees
+// everything else: a step that failed early has not performed all its effects, so the machine's records may differ.
+// Only the executor calls it.
+func (c *Caches) KeepOnly(seqs map[uint64]bool) (whole map[uint64]bool) {
+	whole = map[uint64]bool{}
+	var effects []machine.Effect
+	for id := range c.Seqs {
+		if own := c.idleCache(id); seqs[id] && own != nil && own.Sealed() {
+			whole[id] = true
+			continue
+		}
+		effects = append(effects, machine.Effect{Do: machine.DoRelease, Seq: id})
+	}
+	for id := range c.arrivals {
+		effects = append(effects, machine.Effect{Do: machine.DoRelease, Seq: id})
+	}
+	for id := range c.blocks {
+		effects = append(effects, machine.Effect{Do: machine.DoEvict, Block: id})
+	}
+	c.Release(effects)
+	return whole
+}

@@ -150,6 +150,20 @@ func (m *Machine) leave(keep bool) (effects []Effect) {
 	return effects
 }
 
+// Kept returns the sequences whose caches outlived their epochs, by the plans that this socket has begun.
+func (m *Machine) Kept() map[uint64]bool {
+	ids := make(map[uint64]bool, len(m.kept))
+	for id := range m.kept {
+		ids[id] = true
+	}
+	return ids
+}
+
+// Whole drops the records of all other caches that outlived their epochs. A step that failed early may not have made them.
+func (m *Machine) Whole(seqs map[uint64]bool) {
+	maps.DeleteFunc(m.kept, func(id uint64, _ *Kept) bool { return !seqs[id] })
+}
+
 // Held lists the caches on this socket that outlived their epochs.
 func (m *Machine) Held() []*proto.Held {
 	var list []*proto.Held
