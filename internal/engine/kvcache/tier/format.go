@@ -96,7 +96,9 @@ func (s *Store) Write(k, before Key, at int, heads tensor.Span, form Form, rows 
 	if !s.Lacks(k, at, heads) {
 		return
 	}
-	s.makeRoom(n.size(form))
+	if !s.makeRoom(n.size(form)) {
+		return
+	}
 	if err := s.write(n, form, rows); err != nil {
 		s.fail("writing", filepath.Join(s.dir, n.String()), err)
 		return
@@ -168,25 +170,37 @@ func (s *Store) Read(k Key, at int, heads tensor.Span, form Form, rows []byte) b
 	return true
 }
 
-// bad drops a file that could not be read, and removes it if it is damaged and our own.
+// bad drops a file that could not be read, and removes it if it is our own: nothing would count it any more.
 func (s *Store) bad(f *file, err error) {
+	if s.owns(f) {
+		s.disk.Lock() // no write may replace it meanwhile
+		defer s.disk.Unlock()
+	}
 	s.mu.Lock()
 	own := f.heapIndex != none
 	s.forget(f)
 	s.mu.Unlock()
 	switch {
 	case errors.Is(err, os.ErrNotExist): // another process has removed it
+		return
 	case errors.Is(err, ErrDamaged):
 		s.mu.Lock()
 		s.stats.Damaged++
 		s.mu.Unlock()
 		s.warn("a file of the prefix cache is damaged, its block is read again", "file", f.path(), "error", err)
-		if own {
-			s.remove(f)
-		}
 	default:
 		s.fail("reading", f.path(), err)
 	}
+	if own {
+		s.discard(f)
+	}
+}
+
+// owns reports whether a file is listed as one of our own.
+func (s *Store) owns(f *file) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return f.heapIndex != none
 }
 
 // read fills rows with some of the file's heads.

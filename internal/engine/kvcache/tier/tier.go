@@ -41,12 +41,15 @@ type Store struct {
 	log   *slog.Logger
 	lines lograte.Limiter
 	lock  *os.File
+	// unlink removes a file.
+	unlink func(path string) error
 
 	disk   sync.Mutex // one write, removal or scan at a time
 	mu     sync.Mutex // guards the fields below; never held during disk access
 	files  map[Key][]*file
 	heap   evictionHeap // files of our own
-	bytes  int64        // total size of our own files
+	stuck  []*file      // our own files that are not listed any more, but could not be removed
+	bytes  int64        // total size of our own files, including stuck ones
 	clock  int64
 	number uint64
 	stats  Stats
@@ -82,7 +85,7 @@ func Open(root string, limit int64, log *slog.Logger) (*Store, error) {
 	if err := private(root, options.Name("prefix-disk")); err != nil {
 		return nil, err
 	}
-	s := &Store{root: root, limit: limit, log: log, files: map[Key][]*file{}}
+	s := &Store{root: root, limit: limit, log: log, unlink: os.Remove, files: map[Key][]*file{}}
 	if err := s.take(); err != nil {
 		return nil, err
 	}
@@ -237,6 +240,7 @@ func (s *Store) add(f *file, before Key, own bool) {
 	}
 	s.files[f.name.key] = append(s.files[f.name.key], f)
 	if own {
+		s.unstick(f.path()) // it replaced a file of this name
 		heap.Push(&s.heap, f)
 		s.bytes += f.size
 	}
@@ -366,7 +370,7 @@ func (s *Store) Forget() {
 	}
 	s.mu.Unlock()
 	for _, f := range all {
-		s.remove(f)
+		s.discard(f)
 	}
 	entries, err := os.ReadDir(s.root)
 	if err != nil {
@@ -385,26 +389,67 @@ func isFolder(e fs.DirEntry) bool {
 	return err == nil && e.IsDir()
 }
 
-func (s *Store) remove(f *file) {
-	if err := os.Remove(f.path()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+// remove removes a file from the disk. It returns false if the file is still there.
+func (s *Store) remove(f *file) bool {
+	if err := s.unlink(f.path()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.fail("removing", f.path(), err)
+		return false
 	}
+	return true
 }
 
-// makeRoom removes the files with the lowest value until size more bytes fit.
-func (s *Store) makeRoom(size int64) {
+// discard removes a file of our own that is not listed any more. If it cannot, the file counts until makeRoom can. The
+// caller holds s.disk.
+func (s *Store) discard(f *file) {
+	if s.remove(f) {
+		return
+	}
 	s.mu.Lock()
-	var removed []*file
-	for s.bytes+size > s.limit && len(s.heap) > 0 {
-		f := s.heap[0]
+	defer s.mu.Unlock()
+	s.stuck = append(s.stuck, f)
+	s.bytes += f.size
+}
+
+// unstick frees the bytes of a stuck file that is not on the disk any more. s.mu must be held.
+func (s *Store) unstick(path string) {
+	s.stuck = slices.DeleteFunc(s.stuck, func(f *file) bool {
+		if f.path() != path {
+			return false
+		}
+		s.bytes -= f.size
+		return true
+	})
+}
+
+// makeRoom removes stuck files, and the files with the lowest value until size more bytes fit. It returns false if they
+// do not fit, because a file cannot be removed. Such a file stays in use. The caller holds s.disk.
+func (s *Store) makeRoom(size int64) bool {
+	s.mu.Lock()
+	stuck := slices.Clone(s.stuck)
+	s.mu.Unlock()
+	for _, f := range stuck {
+		if s.remove(f) {
+			s.mu.Lock()
+			s.unstick(f.path())
+			s.mu.Unlock()
+		}
+	}
+	for {
+		s.mu.Lock()
+		fits := s.bytes+size <= s.limit
+		var f *file
+		if !fits && len(s.heap) > 0 {
+			f = s.heap[0]
+		}
+		s.mu.Unlock()
+		if f == nil || !s.remove(f) {
+			return fits
+		}
+		s.mu.Lock()
 		s.clock = max(s.clock, f.value)
 		s.forget(f)
 		s.stats.Out++
-		removed = append(removed, f)
-	}
-	s.mu.Unlock()
-	for _, f := range removed {
-		s.remove(f)
+		s.mu.Unlock()
 	}
 }
 
