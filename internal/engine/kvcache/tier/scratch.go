@@ -329,7 +329,7 @@ func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) e
 	if len(wait) == 0 || err != nil {
 		return err
 	}
-	patience := time.NewTimer(ScratchTimeout)
+	patience := patience{Timer: time.NewTimer(ScratchTimeout)}
 	defer patience.Stop()
 	n := (len(wait) + pagesAJob - 1) / pagesAJob
 	done := make(chan *readJob, n)
@@ -343,19 +343,23 @@ func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) e
 		first := i * pagesAJob
 		j.p, j.first, j.at, j.size, j.done, j.err = p, first, append(j.at[:0], wait[first:min(first+pagesAJob, len(wait))]...), size, done, nil
 		p.users.Add(1)
-		select {
-		case p.s.jobs <- j:
-			sent++
-		case <-patience.C:
-			p.users.Done()
-			return late()
-		case <-p.s.quit:
-			p.users.Done()
-			return fmt.Errorf("%w: closed", ErrScratch)
+		for sent == i {
+			select {
+			case p.s.jobs <- j:
+				sent++
+			case <-patience.C:
+				if patience.ends() {
+					p.users.Done()
+					return late()
+				}
+			case <-p.s.quit:
+				p.users.Done()
+				return fmt.Errorf("%w: closed", ErrScratch)
+			}
 		}
 	}
 	var failed error
-	for again := true; answered < n; {
+	for answered < n {
 		select {
 		case j := <-done:
 			answered++
@@ -367,15 +371,29 @@ func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) e
 			}
 			jobPool.Put(j)
 		case <-patience.C:
-			if !again {
+			if patience.ends() {
 				return late()
 			}
-			again = false // if the process was stopped, the reads may have ended too
-			patience.Reset(hangGrace)
 		}
 	}
 	p.s.read.Add(uint64(len(wait)))
 	return failed
+}
+
+// patience is the deadline of a read, with hangGrace after it: if the process was stopped, the disk may have answered.
+type patience struct {
+	*time.Timer
+	again bool
+}
+
+// ends reports whether the grace has passed too.
+func (p *patience) ends() bool {
+	if !p.again {
+		p.again = true
+		p.Reset(hangGrace)
+		return false
+	}
+	return true
 }
 
 // readReady passes the pages in the page cache to got directly, since handing a page of a few

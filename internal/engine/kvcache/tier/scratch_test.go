@@ -300,3 +300,42 @@ func TestScratchReady(t *testing.T) {
 	p.Close()
 	settles(t, s)
 }
+
+// stopped is a file whose first reads end just after their deadline, as when the process was stopped meanwhile.
+type stopped struct {
+	*faulty
+	slow atomic.Int32 // reads that have not begun yet
+}
+
+func (f *stopped) ReadAt(b []byte, at int64) (int, error) {
+	if f.slow.Add(-1) >= 0 {
+		time.Sleep(ScratchTimeout + hangGrace/10)
+	}
+	return f.faulty.ReadAt(b, at)
+}
+
+// TestScratchAfterStop: a read of more pages than the goroutines take at once survives a pause of the process.
+func TestScratchAfterStop(t *testing.T) {
+	const pages = (scratchReaders + 1) * pagesAJob
+	var err error
+	for range 3 { // a busy machine may exceed the grace
+		f := &stopped{faulty: &faulty{bytes: make([]byte, pages), closed: new(atomic.Int32)}}
+		f.slow.Store(scratchReaders)
+		s := NewScratch(func() (Medium, error) { return f, nil }, 1<<20, slog.New(slog.DiscardHandler))
+		p, failed := s.Create(pages)
+		if failed != nil {
+			t.Fatal(failed)
+		}
+		at, read := make([]int64, pages), 0
+		for i := range at {
+			at[i] = int64(i)
+		}
+		err = p.Read(at, 1, func(int, []byte) error { read++; return nil })
+		p.Close()
+		s.Close()
+		if err == nil && read == pages {
+			return
+		}
+	}
+	t.Errorf("the read failed: %v", err)
+}
