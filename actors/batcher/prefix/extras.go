@@ -101,8 +101,12 @@ func extrasOf(run *plan.Run) (x Extras) {
 	return x
 }
 
-// bookExtras books memory for extras of a block on every socket. It returns false if it does not fit.
+// bookExtras books memory for extras of a block on every socket. It returns false if it does not fit. It also does while
+// the sockets still have extras of the block that the next plan drops: they take blocks of ended sequences before that.
 func (t *Tree) bookExtras(b *Block, x Extras) bool {
+	if slices.Contains(t.dropped, b.ID) {
+		return false
+	}
 	for i := range t.sockets {
 		if bytes := t.ExtrasBytes(b, x, i); !t.MakeFree(i, bytes) {
 			return false

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/batcher/textkeys"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/states"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -210,5 +211,34 @@ func checkMemory(r *rapid.T, t *Tree, ledger *budget, running []*sequence) {
 		if m.Shared != shared || m.Evictable != evictable {
 			r.Fatalf("rank %d: %d bytes shared, %d evictable; counted %d and %d", rank, m.Shared, m.Evictable, shared, evictable)
 		}
+	}
+}
+
+// TestNoExtrasBeforeTheirDrop: a socket keeps the snapshot of an ended sequence before it drops extras, and refuses one for
+// a block that has one. So a block whose snapshot was dropped gets another only after the plan with the drop.
+func TestNoExtrasBeforeTheirDrop(t *testing.T) {
+	tree, ledger := newTree(4)
+	g := geometry
+	g.Recurrent = states.Shape{Layers: 1, KeyHeads: 2, ValueHeads: 2, KeyDim: 4, ValueDim: 4, Taps: 2}
+	ledger.bytes += 2 * kvcache.StateBytes(g, g.KVHeads)
+	tree.Reset(g, ledger.sockets, false)
+	tree.Begin(1)
+	_, b := tree.Keep(textOf([]int32{1}), 1, tensor.BlockSlots, func() {})
+	if b == nil || !tree.KeepSnapshot(b) {
+		t.Fatal("no memory for a snapshot")
+	}
+	b.outdated, tree.outdated = true, []*Block{b}
+	tree.Begin(2)
+	if !tree.evictExtras(0) {
+		t.Fatal("the outdated snapshot stays")
+	}
+	if tree.KeepSnapshot(b) {
+		t.Error("a block gets a snapshot while the sockets have its old one")
+	}
+	if dropped := tree.Dropped(); !slices.Equal(dropped, []uint64{b.ID}) {
+		t.Fatalf("the plan drops the extras of blocks %v", dropped)
+	}
+	if !tree.KeepSnapshot(b) {
+		t.Error("a block without a snapshot gets none")
 	}
 }
