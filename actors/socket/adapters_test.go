@@ -252,3 +252,42 @@ func TestLoRAResidence(t *testing.T) {
 		t.Errorf("%d adapters in the next epoch, want 2", got.Adapters)
 	}
 }
+
+// TestLoRALeavesOpenSequence: after an adapter has left the memory, rows of a sequence that was opened with it are refused,
+// also when the adapter has been loaded again. The sequence's cache can still be taken over.
+func TestLoRALeavesOpenSequence(t *testing.T) {
+	ck, err := checkpoint.Open(goldenDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs := eightAdapters(t, &ck.Config)[:1]
+	if err := ck.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, again := range []bool{false, true} {
+		r := newRig(t, rigConfig{dir: goldenDir, sockets: 1, mapping: topology.Gather, adapters: dirs})
+		p, prompt := greedy(0), []uint32{5, 6, 7}
+		open := func(seq uint64) *proto.Open {
+			return &proto.Open{Seq: seq, Policy: "full", Sampling: plan.EncodeSampling(&p), PromptTokens: 3, Adapter: r.loaded[0].Bytes()}
+		}
+		rows := func(seq uint64) []*proto.Chunk {
+			return []*proto.Chunk{{Seq: seq, Start: 3, Tokens: []uint32{8}, Sample: true}}
+		}
+		r.run(&proto.StepRequest{Open: []*proto.Open{open(1), open(2)}, Chunks: []*proto.Chunk{
+			{Seq: 1, Tokens: prompt, Prefill: true, Last: true, Sample: true}, {Seq: 2, Tokens: prompt, Prefill: true, Last: true, Sample: true}}})
+		r.ask(&proto.AdapterRequest{Epoch: r.epoch})
+		if again {
+			r.ask(&proto.AdapterRequest{Epoch: r.epoch, Id: r.loaded[0].Bytes(), Keep: [][]byte{r.loaded[0].Bytes()}, Load: true})
+			next := open(3)
+			next.Fork, next.Take, next.Resume, next.TailTokens = 2, true, prompt, 1
+			r.run(&proto.StepRequest{Open: []*proto.Open{next}, Chunks: rows(3)})
+		}
+		refused := make(chan error, 1)
+		r.step++
+		r.sys.Root.Send(r.pids[0], &Step{Request: &proto.StepRequest{Epoch: r.epoch, Step: r.step, Chunks: rows(1)},
+			Reply: func(_ *proto.StepReply, err error) { refused <- err }})
+		if err := <-refused; err == nil || !strings.Contains(err.Error(), "has left the memory") {
+			t.Errorf("loaded again %v: rows with an adapter that left the memory: %v", again, err)
+		}
+	}
+}

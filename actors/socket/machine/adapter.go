@@ -2,18 +2,28 @@ package machine
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
 // An epoch begins without LoRA adapters. The coordinator orders the load of an adapter before a plan
-// opens the first sequence with it, and its removal when no sequence has it.
+// opens the first sequence with it, and its removal when no sequence with it has further rows. Another sequence may take
+// over the cache of one that is still open.
 
 // checkAdapter checks that the adapter of a sequence is in memory.
 func (m *Machine) checkAdapter(o *plan.Open) error {
 	if o.Adapter != (lora.ID{}) && !m.adapters[o.Adapter] {
 		return fmt.Errorf("socket: sequence %d: adapter %v is not loaded", o.Seq, o.Adapter)
+	}
+	return nil
+}
+
+// checkLoaded checks that a sequence with further rows still has its adapter.
+func checkLoaded(seq uint64, q *Sequence) error {
+	if q.unloaded {
+		return fmt.Errorf("socket: sequence %d has rows, but its adapter %v has left the memory", seq, q.Adapter)
 	}
 	return nil
 }
@@ -48,6 +58,9 @@ func (m *Machine) Adapt(epoch uint32, number uint64, keep [][]byte) (dropped []l
 	}
 	for _, id := range dropped {
 		delete(m.adapters, id)
+	}
+	for _, q := range m.seqs {
+		q.unloaded = q.unloaded || slices.Contains(dropped, q.Adapter)
 	}
 	return dropped, nil
 }

@@ -58,6 +58,9 @@ func (m *Machine) checkRun(p *plan.Plan, c *plan.Run, q *Sequence) error {
 		return err
 	}
 	q.lastStep = p.Step
+	if err := checkLoaded(c.Seq, q); err != nil {
+		return err
+	}
 	if err := m.checkSave(c, q); err != nil {
 		return err
 	}

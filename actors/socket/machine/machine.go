@@ -62,6 +62,7 @@ type Sequence struct {
 	Prompt       int // tokens that prefill reads
 	Policy       *kvcache.Policy
 	Adapter      lora.ID
+	unloaded     bool // the adapter has left the memory since the sequence was opened: it has no further rows
 	Pools        bool // it ends with a vector of its prompt, and has no decode rows
 	Logprobs     int  // reported for each sampled token, besides its own
 	Indexed      int  // pieces of its clustering that are done

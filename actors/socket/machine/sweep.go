@@ -79,6 +79,9 @@ func (m *Machine) checkSweep(p *plan.Plan, w *plan.Sweep, q *Sequence) error {
 		return fails("it samples before the last token of the last layer")
 	}
 	q.lastStep = p.Step
+	if err := checkLoaded(w.Seq, q); err != nil {
+		return err
+	}
 	return m.checkTokens(w.Seq, w.Tokens)
 }
 
