@@ -85,6 +85,8 @@ func (a *Actor) Receive(c actor.Context) {
 	case *Retire:
 		if effects, ok := a.machine.Retire(m.Request.Epoch); ok {
 			a.teardown(c, effects)
+			held := a.caches
+			a.exec.Submit(func() { held.KeepOnly(nil) })
 		}
 		m.Reply(nil)
 	case *Release:

@@ -83,7 +83,7 @@ func (c *Caches) Release(effects []machine.Effect) {
 	}
 }
 
-// KeepOnly begins an epoch with the caches of some sequences, and returns which of them the socket has whole. It frees
+// KeepOnly ends the last epoch except for the caches of some sequences, and returns which of them the socket has whole. It frees
 // everything else: a step that failed early has not performed all its effects, so the machine's records may differ.
 // Only the executor calls it.
 func (c *Caches) KeepOnly(seqs map[uint64]bool) (whole map[uint64]bool) {
