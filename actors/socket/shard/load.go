@@ -1,9 +1,11 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/layer/experts"
@@ -40,11 +42,14 @@ func (s *Weights) Close() {
 
 // Options are the resources and callbacks of a load.
 type Options struct {
-	Pool     *tensor.Pool            // packs rows
-	Device   layer.Device            // stores the weights; nil: a layer.Host
-	Cache    *Cache                  // for quantized matrices; nil: none
-	Shared   *sharedmem.Region       // memory shared with other nodes of this machine; nil: none
-	Progress func(done, total int64) // called often and from any goroutine with the bytes done and in total, in the type of the slices; or nil
+	Pool   *tensor.Pool      // packs rows
+	Device layer.Device      // stores the weights; nil: a layer.Host
+	Cache  *Cache            // for quantized matrices; nil: none
+	Shared *sharedmem.Region // memory shared with other nodes of this machine; nil: none
+	// sharedWait is how long a load waits for another node to pack a shared matrix; 0: the default. A node that is stopped
+	// or hangs must not hold up the others.
+	sharedWait time.Duration
+	Progress   func(done, total int64) // called often and from any goroutine with the bytes done and in total, in the type of the slices; or nil
 }
 
 func (o *Options) device() layer.Device {
@@ -62,7 +67,8 @@ func Load(ctx context.Context, ck *checkpoint.Checkpoint, p topology.Placement, 
 	if err != nil {
 		return nil, err
 	}
-	l := loader{ctx: ctx, ck: ck, dt: dt, pool: o.Pool, device: o.device(), cache: o.Cache, shared: o.Shared, source: ck.Hash(), mark: mark,
+	l := loader{ctx: ctx, ck: ck, dt: dt, pool: o.Pool, device: o.device(), cache: o.Cache, shared: o.Shared,
+		wait: cmp.Or(o.sharedWait, sharedWait), source: ck.Hash(), mark: mark,
 		progress: o.Progress, total: Bytes(&ck.Config, p, rank, dt)}
 	s, ends := l.slices(&ck.Config, p, rank)
 	l.embedding(s, ends, ck)

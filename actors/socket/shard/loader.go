@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
@@ -35,6 +36,7 @@ type loader struct {
 	progress func(done, total int64)
 	cache    *Cache            // for quantized matrices; nil: none
 	shared   *sharedmem.Region // for matrices that other nodes of this machine have too; nil: none
+	wait     time.Duration     // see Options.sharedWait
 	source   string            // identity of the checkpoint
 	fidelity fidelity
 	mark     checkpoint.Mark // state of the files when loading began
@@ -58,6 +60,9 @@ func (l *loader) matrix(m model.Linear, cols int, rows topology.Range) *tensor.W
 	return l.units(m, cols, rows, upTo(tensor.Units(cols)))
 }
 
+// sharedWait bounds the wait for one matrix. A node packs one in a few seconds.
+const sharedWait = 10 * time.Second
+
 // common is matrix for rows that other nodes on this machine have as well. One node packs them, and the
 // machine stores them once.
 func (l *loader) common(m model.Linear, cols int, rows topology.Range) *tensor.Weight {
@@ -68,8 +73,10 @@ func (l *loader) common(m model.Linear, cols int, rows topology.Range) *tensor.W
 	dt := l.typeOf(m.Weight)
 	at := &tensor.Weight{Type: dt, Cols: cols, UnitHi: units}
 	key := cacheKey(l.source, part(m), topology.Range{Lo: m.First + rows.Lo, Hi: m.First + rows.Hi}, at)
-	part, err := l.shared.Take(l.ctx, key, int(tensor.WeightBytes(dt, rows.Len(), cols)))
-	if err != nil { // the shared memory is full
+	ctx, cancel := context.WithTimeout(l.ctx, l.wait)
+	part, err := l.shared.Take(ctx, key, int(tensor.WeightBytes(dt, rows.Len(), cols)))
+	cancel()
+	if err != nil { // the shared memory is full, or the node that packs the matrix hangs
 		return l.matrix(m, cols, rows)
 	}
 	w, err := tensor.NewWeightIn(dt, rows.Len(), cols, 0, units, part.Bytes(), part.Close)

@@ -2,10 +2,12 @@ package shard
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
@@ -106,4 +108,55 @@ func TestSlicesAreShared(t *testing.T) {
 func attentionOf(l layer.Layer) []*tensor.Weight {
 	w := l.(*layer.Weights)
 	return []*tensor.Weight{w.Q, w.K, w.V, w.O}
+}
+
+// TestSharedMatrixOfStoppedNode: a node that is stopped while it packs a shared matrix does not hold up the load of another.
+func TestSharedMatrixOfStoppedNode(t *testing.T) {
+	f, err := sharedmem.Create()
+	if errors.Is(err, sharedmem.ErrUnsupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ck, err := checkpoint.Open("../../../internal/engine/model/testdata/llama")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	place, err := topology.Place(1, topology.Reduce, ShapeOf(&ck.Config), []topology.Member{{ID: "a", Share: 1}, {ID: "b", Share: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	load := func(ctx context.Context, rank int, progress func(done, total int64)) error {
+		pool := tensor.NewPool(1)
+		defer pool.Close()
+		region, err := sharedmem.Open(f)
+		if err != nil {
+			return err
+		}
+		defer region.Close()
+		w, err := Load(ctx, ck, place, rank, tensor.BF16,
+			Options{Pool: pool, Shared: region, Progress: progress, sharedWait: 50 * time.Millisecond})
+		if err == nil {
+			w.Close()
+		}
+		return err
+	}
+	stopped, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	var once sync.Once
+	go func() {
+		ended <- load(t.Context(), 0, func(int64, int64) { once.Do(func() { close(stopped); <-goOn }) })
+	}()
+	<-stopped
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := load(ctx, 1, nil); err != nil {
+		t.Errorf("a load beside a stopped node: %v", err)
+	}
+	close(goOn)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
