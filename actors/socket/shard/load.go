@@ -42,14 +42,15 @@ func (s *Weights) Close() {
 
 // Options are the resources and callbacks of a load.
 type Options struct {
-	Pool   *tensor.Pool      // packs rows
-	Device layer.Device      // stores the weights; nil: a layer.Host
-	Cache  *Cache            // for quantized matrices; nil: none
-	Shared *sharedmem.Region // memory shared with other nodes of this machine; nil: none
+	Pool     *tensor.Pool            // packs rows
+	Device   layer.Device            // stores the weights; nil: a layer.Host
+	Cache    *Cache                  // for quantized matrices; nil: none
+	Shared   *sharedmem.Region       // memory shared with other nodes of this machine; nil: none
+	Progress func(done, total int64) // called often and from any goroutine with the bytes done and in total, in the type of the slices; or nil
+
 	// sharedWait is how long a load waits for another node to pack a shared matrix; 0: the default. A node that is stopped
 	// or hangs must not hold up the others.
 	sharedWait time.Duration
-	Progress   func(done, total int64) // called often and from any goroutine with the bytes done and in total, in the type of the slices; or nil
 }
 
 func (o *Options) device() layer.Device {
