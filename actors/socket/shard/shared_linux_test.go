@@ -153,7 +153,7 @@ func TestSharedMatrixOfStoppedNode(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := load(ctx, 1, nil); err != nil {
-		t.Errorf("a load beside a stopped node: %v", err)
+		t.Errorf("a load while another node is stopped: %v", err)
 	}
 	close(goOn)
 	if err := <-ended; err != nil {
