@@ -47,6 +47,8 @@ func (c *Coordinator) ServeNodes(a *api.Server) error {
 						status, code = http.StatusConflict, "last_node"
 					case errors.Is(err, coordinator.ErrNotDrained):
 						status, code = http.StatusConflict, "not_drained"
+					case errors.Is(err, coordinator.ErrDrainUnrecorded):
+						status, code = http.StatusServiceUnavailable, "store_unavailable"
 					case errors.Is(err, context.DeadlineExceeded):
 						status, code = http.StatusServiceUnavailable, "not_ready"
 					}
@@ -57,7 +59,7 @@ func (c *Coordinator) ServeNodes(a *api.Server) error {
 			}}))
 }
 
-// Drain moves the work of a node to the others. It returns when that has started; Cluster shows
+// Drain moves the work of a node to the others. It returns when that has started and is recorded; Cluster shows
 // when the node is drained. The node takes no part again until Undrain, or until another process
 // has its name.
 func (c *core) Drain(ctx context.Context, id string) error { return c.director.Drain(ctx, id) }

@@ -104,3 +104,83 @@ func TestUndrain(t *testing.T) {
 }
 
 func first(e []Effect, _ bool) []Effect { return e }
+
+// TestDrainedIsRecorded: a call of Drained is answered by the write that has its nodes, and not by a write that was in
+// flight before. A lost answer, or a write that was not stored, delays the answer until the record has the nodes.
+func TestDrainedIsRecorded(t *testing.T) {
+	one, two := map[string]uint64{"b": 1}, map[string]uint64{"b": 1, "c": 1}
+	recordedSets := func(effects []LeaseEffect) (sets []map[string]uint64) {
+		for _, e := range effects {
+			if r, ok := e.(DrainedRecorded); ok {
+				sets = append(sets, r.Nodes)
+			}
+		}
+		return sets
+	}
+	writes := func(effects []LeaseEffect) *WriteClaim {
+		for _, e := range effects {
+			if w, ok := e.(WriteClaim); ok {
+				return &w
+			}
+		}
+		return nil
+	}
+	holder := func() (*Lease, uint64) {
+		l := NewLease(LeaseConfig{Holder: "a", Incarnation: 7, TTL: 8 * time.Second, Hint: time.Second, Renew: time.Second, Bootstrap: true})
+		l.Tick(0)
+		l.ReadDone(Claim{}, 0)
+		l.Tick(0)
+		if got := l.WriteDone(1); !l.Holding() || len(recordedSets(got)) != 0 {
+			t.Fatalf("after the election: %v", got)
+		}
+		return l, 1
+	}
+
+	l, revision := holder()
+	w := writes(l.Tick(2 * time.Second)) // renews, without the nodes
+	if w == nil || writes(l.Drained(one)) != nil {
+		t.Fatal("a second write is in flight")
+	}
+	effects := l.WriteDone(revision + 1)
+	if sets := recordedSets(effects); len(sets) != 0 {
+		t.Fatalf("a write that began before recorded %v", sets)
+	}
+	if w = writes(effects); w == nil || !maps.Equal(w.Claim.Drained, one) {
+		t.Fatalf("the nodes are not written at once: %v", effects)
+	}
+	l.Drained(two) // while the first set is being written
+	effects = l.WriteDone(revision + 2)
+	if sets := recordedSets(effects); len(sets) != 1 || !maps.Equal(sets[0], one) {
+		t.Fatalf("recorded %v, want %v", sets, one)
+	}
+	if sets := recordedSets(l.WriteDone(revision + 3)); len(sets) != 1 || !maps.Equal(sets[0], two) {
+		t.Fatalf("recorded %v, want %v", sets, two)
+	}
+	l.Tick(10 * time.Second)
+	if sets := recordedSets(l.WriteDone(revision + 4)); len(sets) != 0 {
+		t.Errorf("a renewal recorded %v again", sets)
+	}
+
+	for name, stored := range map[string]bool{"the answer was lost": true, "the write was lost": false} {
+		l, revision := holder()
+		w := writes(l.Drained(one))
+		l.OutcomeUnknown()
+		l.Tick(5 * time.Second) // reads
+		claim, _ := l.Claim()
+		if stored {
+			claim, revision = w.Claim, revision+1
+		}
+		effects := l.ReadDone(claim, revision)
+		for now := 6 * time.Second; len(recordedSets(effects)) == 0; now += time.Second {
+			if stored || now > 20*time.Second {
+				t.Fatalf("%s: %v", name, effects)
+			}
+			if effects = l.Tick(now); writes(effects) != nil {
+				effects = l.WriteDone(revision + 1)
+			}
+		}
+		if sets := recordedSets(effects); !maps.Equal(sets[0], one) {
+			t.Errorf("%s: recorded %v", name, sets)
+		}
+	}
+}

@@ -46,6 +46,8 @@ type (
 		Epoch     uint32
 		Unwritten bool
 	}
+	// DrainedRecorded: a write that follows a call of Lease.Drained is done. Nodes are the drained nodes in the record.
+	DrainedRecorded struct{ Nodes map[string]uint64 }
 	// Deposed: another holder has the lease. No more effects follow.
 	Deposed struct{ By Claim }
 )
@@ -55,6 +57,8 @@ func (WriteClaim) leaseEffect() {}
 func (Elected) leaseEffect()    {}
 func (Recorded) leaseEffect()   {}
 func (Deposed) leaseEffect()    {}
+
+func (DrainedRecorded) leaseEffect() {}
 
 type LeaseConfig struct {
 	Holder      string
@@ -101,6 +105,8 @@ type Lease struct {
 	want          *Claim // the newest placement to write
 	announced     uint32 // newest epoch for which Recorded was returned
 	drained       map[string]uint64
+	// Numbers of calls of Drained: all, those that the newest write has, and those that the record has.
+	drains, drainsPending, drainsRecorded uint64
 }
 
 // NewLease returns a lease without knowledge of the record. Tick starts it.
@@ -152,12 +158,14 @@ func (l *Lease) Record(p Placement, incarnations []uint64) []LeaseEffect {
 }
 
 // Drained sets the nodes that must take no part, for later coordinators too. It requests a write at
-// once; every later write carries them. The map must not change afterwards.
+// once; every later write carries them. DrainedRecorded follows when the record has them. The map must not change
+// afterwards.
 func (l *Lease) Drained(nodes map[string]uint64) []LeaseEffect {
 	if !l.Holding() {
 		return nil
 	}
 	l.drained, l.retryAt = nodes, l.now
+	l.drains++
 	return l.next()
 }
 
@@ -194,7 +202,12 @@ func (l *Lease) WriteDone(revision uint64) []LeaseEffect {
 		return nil
 	}
 	l.claim, l.revision, l.pending, l.unchangedSince = *l.pending, revision, nil, l.now
-	return append(l.applied(true), l.next()...)
+	out := l.applied(true)
+	if l.drainsRecorded < l.drainsPending {
+		l.drainsRecorded = l.drainsPending
+		out = append(out, DrainedRecorded{Nodes: l.claim.Drained})
+	}
+	return append(out, l.next()...)
 }
 
 // applied returns the consequences of the current record.
@@ -245,7 +258,7 @@ func (l *Lease) write(c Claim) []LeaseEffect {
 	l.beat = max(l.beat, c.Beat) + 1 // every attempt is unique, so a late one is not mistaken for another
 	c.Beat = l.beat
 	if l.holding {
-		c.Drained = l.drained
+		c.Drained, l.drainsPending = l.drained, l.drains
 	}
 	l.busy, l.pending, l.retryAt = true, &c, l.now+l.cfg.Renew
 	if l.writingSince < 0 {

@@ -34,7 +34,7 @@ type Config struct {
 	// Record requests that a placement be recorded under the lease. placementRecorded is the reply.
 	// nil: there is no store, and the first epoch follows the highest one that nodes report.
 	Record func(p topology.Placement, incarnations []uint64)
-	// Drained requests that the drained nodes be recorded; nil: there is no store.
+	// Drained requests that the drained nodes be recorded. drainedRecorded is the reply. nil: there is no store.
 	Drained func(nodes map[string]uint64)
 	// OnServe and OnWithdraw notify the batchers. They must not block. OnServe gets the decode group of
 	// each model, and then the prefill group of each if nodes have roles.
@@ -69,6 +69,7 @@ type Director struct {
 	loads        time.Time                // start of the newest load
 	serving      atomic.Pointer[[]*Group] // decode groups by model, then prefill groups
 	served       bool                     // a placement has served since the start
+	unrecorded   []unrecordedDrain
 	root         *actor.RootContext
 	pid          *actor.PID
 }
@@ -175,7 +176,7 @@ func (d *Director) Receive(c actor.Context) {
 	case *nodeDrain:
 		d.drain(c, m)
 	case *nodeUndrain:
-		m.reply <- d.undrain(m.id)
+		d.undrain(m)
 	case *nodeFence:
 		d.fence(c, m)
 	case *nodeWorks:
@@ -184,9 +185,13 @@ func (d *Director) Receive(c actor.Context) {
 		d.authority.Responds(m.id, m.incarnation)
 	case *placementRecorded:
 		d.run(c, d.authority.Recorded(m.epoch))
+	case *drainedRecorded:
+		d.answerDrains(m.nodes)
 	case *leaseLost:
 		d.run(c, d.authority.Depose(m.reason))
+		d.refuseDrains(time.Time{}, errors.New("cluster: "+m.reason))
 	case *clockTick:
+		d.refuseDrains(time.Now(), ErrDrainUnrecorded)
 		d.run(c, d.authority.Tick(time.Since(d.began)))
 	case *viewRequest:
 		phase, reason := d.authority.Phase()
@@ -213,56 +218,6 @@ func (d *Director) reportRefused(id string) {
 		d.cfg.Logger.Warn("node refused", "node", id, "reason", why)
 		d.cfg.OnEvent(wire.EventRefused, id, why)
 	}
-}
-
-// ErrLastNode: no other node can take over the work.
-var ErrLastNode = errors.New("cluster: it is the last node")
-
-// drain removes a node from placements while it keeps running.
-func (d *Director) drain(c actor.Context, m *nodeDrain) {
-	incarnation, up := d.Known(m.id)
-	if m.incarnation == 0 {
-		m.incarnation = incarnation
-	}
-	effects, last := d.authority.Drain(m.id, m.incarnation)
-	var err error
-	switch {
-	case !up:
-		err = fmt.Errorf("cluster: there is no node %q", m.id)
-	case last && m.leaves:
-		d.down(c, m.id, m.incarnation)
-		d.retire(d.hosts[m.id], d.authority.Epoch())
-	case last:
-		err = fmt.Errorf("%w: no other node can take over the work of %s", ErrLastNode, m.id)
-	default:
-		d.cfg.Logger.Info("draining", "node", m.id)
-		if d.cfg.Drained != nil { // before the placement that results from it
-			d.cfg.Drained(maps.Clone(d.authority.Drained()))
-		}
-		d.report(topology.KindDrained, m.id, "", effects)
-		d.run(c, effects)
-	}
-	if m.reply != nil {
-		m.reply <- err
-	}
-}
-
-// ErrNotDrained: the node is a member or is waiting to become one.
-var ErrNotDrained = errors.New("cluster: it is not drained")
-
-func (d *Director) undrain(id string) error {
-	if _, up := d.Known(id); !up {
-		return fmt.Errorf("cluster: there is no node %q", id)
-	}
-	if !d.authority.Undrain(id) {
-		return fmt.Errorf("%w: %s is a member or is waiting to become one", ErrNotDrained, id)
-	}
-	d.cfg.Logger.Info("node undrained", "node", id)
-	d.cfg.OnEvent(wire.EventUndrained, id, "")
-	if d.cfg.Drained != nil {
-		d.cfg.Drained(maps.Clone(d.authority.Drained()))
-	}
-	return nil
 }
 
 // fence leaves out a node that delays the others.

@@ -150,6 +150,7 @@ func (e *Election) Acquire(ctx context.Context, c Candidate) (PlacementLog, erro
 	election := c.Store.Elect(c.ID, c.Incarnation, c.API, store.Callbacks{
 		Elected:  func(l topology.Claim) { claims <- l },
 		Recorded: e.recorded,
+		Drained:  e.drained,
 		Deposed:  e.stepDown,
 	})
 	e.election.Store(election)
@@ -179,6 +180,12 @@ func (e *Election) Acquire(ctx context.Context, c Candidate) (PlacementLog, erro
 func (e *Election) recorded(epoch uint32) {
 	if d := e.director.Load(); d != nil {
 		d.Recorded(epoch)
+	}
+}
+
+func (e *Election) drained(nodes map[string]uint64) {
+	if d := e.director.Load(); d != nil {
+		d.DrainedRecorded(nodes)
 	}
 }
 

@@ -72,6 +72,7 @@ type (
 		incarnation uint64
 	}
 	placementRecorded struct{ epoch uint32 }
+	drainedRecorded   struct{ nodes map[string]uint64 }
 	leaseLost         struct{ reason string }
 
 	clockTick   struct{}
@@ -123,11 +124,14 @@ func (d *Director) Broken(epoch uint32, reason string) {
 // Recorded reports that the store has the placement of an epoch.
 func (d *Director) Recorded(epoch uint32) { d.send(&placementRecorded{epoch}) }
 
+// DrainedRecorded reports that the store has these drained nodes.
+func (d *Director) DrainedRecorded(nodes map[string]uint64) { d.send(&drainedRecorded{nodes}) }
+
 // Depose reports that another coordinator has the lease.
 func (d *Director) Depose(reason string) { d.send(&leaseLost{reason}) }
 
-// Drain moves the work of a node to the others. It returns when that has started; View shows when
-// the node is drained. The node takes no part again until Undrain, or until another process has its
+// Drain moves the work of a node to the others. It returns when that has started and the store has recorded it; View
+// shows when the node is drained. The node takes no part again until Undrain, or until another process has its
 // name.
 func (d *Director) Drain(ctx context.Context, id string) error {
 	m := &nodeDrain{id: id, reply: make(chan error, 1)}

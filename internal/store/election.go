@@ -59,7 +59,9 @@ type Election struct {
 type Callbacks struct {
 	Elected  func(topology.Claim)
 	Recorded func(epoch uint32)
-	Deposed  func(by topology.Claim)
+	// Drained gets the drained nodes in the record after a request of Drain. It must not change them.
+	Drained func(nodes map[string]uint64)
+	Deposed func(by topology.Claim)
 }
 
 // Elect starts to compete for the lease in the register that OpenLease opened. holder is the name
@@ -119,6 +121,8 @@ func (s *Election) advance(step func(*topology.Lease) []topology.LeaseEffect) {
 				}
 				s.callbacks.Recorded(e.Epoch)
 			})
+		case topology.DrainedRecorded:
+			notify = append(notify, func() { s.callbacks.Drained(e.Nodes) })
 		case topology.Deposed:
 			notify = append(notify, func() { s.callbacks.Deposed(e.By) })
 		}

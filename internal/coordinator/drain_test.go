@@ -1,0 +1,133 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/shoal-llm/shoal/internal/node"
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// readySocket is a socket that loads, joins and retires at once.
+type readySocket struct{ node.Handle }
+
+func (readySocket) Load(context.Context, *proto.LoadRequest) (*proto.LoadReply, error) {
+	return &proto.LoadReply{}, nil
+}
+
+func (readySocket) Join(context.Context, *proto.JoinRequest) (*proto.JoinReply, error) {
+	return &proto.JoinReply{}, nil
+}
+
+func (readySocket) Status(context.Context) (*proto.SocketStatus, error) {
+	return &proto.SocketStatus{}, nil
+}
+
+func (readySocket) Retire(context.Context, *proto.RetireRequest) error { return nil }
+
+// serving starts a director of two nodes, which serve.
+func serving(t *testing.T, drained func(map[string]uint64)) *Director {
+	t.Helper()
+	shape := topology.Shape{Hidden: 256, Heads: 8, KVHeads: 4, HeadDim: 32, FFN: 512, Vocab: 512, Layers: 2, FFNUnits: 16,
+		FFNUnitStart: func(u int) int { return u * 32 }}
+	served := make(chan struct{}, 16)
+	d := New(Config{Models: []Model{{Load: &proto.LoadRequest{}}}, LoadStall: time.Minute, Deadline: time.Second,
+		Logger:  slog.New(slog.DiscardHandler),
+		Drained: drained, OnServe: func([]*Group) { served <- struct{}{} },
+		OnWithdraw: func(topology.Withdraw) {}, OnEvent: func(string, string, string) {},
+		Authority: topology.AuthorityConfig{Shape: shape, Mapping: topology.Gather, Nodes: 2, Settle: time.Hour, Backoff: time.Millisecond,
+			ModelHash: "m"}})
+	system := actor.NewActorSystem()
+	d.Start(system.Root)
+	t.Cleanup(func() {
+		if err := d.Stop(); err != nil {
+			t.Error(err)
+		}
+		system.Shutdown()
+	})
+	for _, id := range []string{"a", "b"} {
+		d.Up(topology.Node{ID: id, Incarnation: 1, ModelHash: "m"},
+			Host{Incarnation: 1, Handles: []node.Handle{readySocket{}}, Sockets: []string{"socket"}})
+	}
+	select {
+	case <-served:
+	case <-time.After(time.Minute):
+		t.Fatal("no placement serves")
+	}
+	return d
+}
+
+// TestDrainAnswersWhenItIsRecorded: a coordinator that dies after the answer to a drain has left the drained node in the
+// record. So the answer waits for the write, and so does that to the end of a drain.
+func TestDrainAnswersWhenItIsRecorded(t *testing.T) {
+	requested := make(chan map[string]uint64, 4)
+	d := serving(t, func(nodes map[string]uint64) { requested <- nodes })
+	for _, step := range []struct {
+		name string
+		do   func(context.Context, string) error
+		want map[string]uint64
+	}{{"drain", d.Drain, map[string]uint64{"b": 1}}, {"undrain", d.Undrain, map[string]uint64{}}} {
+		answer := make(chan error, 1)
+		go func() { answer <- step.do(t.Context(), "b") }()
+		nodes := <-requested
+		if !maps.Equal(nodes, step.want) {
+			t.Fatalf("%s: %v is written, want %v", step.name, nodes, step.want)
+		}
+		if _, err := d.View(t.Context()); err != nil { // the director has handled the request
+			t.Fatal(err)
+		}
+		select {
+		case err := <-answer:
+			t.Fatalf("%s: answered before it was recorded: %v", step.name, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		d.DrainedRecorded(nodes)
+		if err := <-answer; err != nil {
+			t.Errorf("%s: %v", step.name, err)
+		}
+	}
+}
+
+// TestDrainWithoutRecord: if the store does not record a drain in time, the answer is an error. If another coordinator has
+// the lease, the answer names that, to a drain that waits and to a new one.
+func TestDrainWithoutRecord(t *testing.T) {
+	requested := make(chan map[string]uint64, 4)
+	d := serving(t, func(nodes map[string]uint64) { requested <- nodes })
+	if err := d.Drain(t.Context(), "b"); !errors.Is(err, ErrDrainUnrecorded) {
+		t.Errorf("a store that does not write: %v", err)
+	}
+	<-requested
+	answer := make(chan error, 1)
+	go func() { answer <- d.Drain(t.Context(), "b") }()
+	<-requested
+	d.Depose("another one has the lease")
+	if err := <-answer; err == nil || !strings.Contains(err.Error(), "another one has the lease") {
+		t.Errorf("waiting, and deposed: %v", err)
+	}
+	if err := d.Drain(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "another one has the lease") {
+		t.Errorf("deposed: %v", err)
+	}
+}
+
+// TestDrainOfARefusedNode: a node that takes no part is not drained, and never will be.
+func TestDrainOfARefusedNode(t *testing.T) {
+	d := serving(t, nil)
+	d.send(&nodeRefused{id: "c", reason: "another build", host: Host{Incarnation: 5}})
+	if err := d.Drain(t.Context(), "c"); err == nil || !strings.Contains(err.Error(), "another build") {
+		t.Errorf("%v", err)
+	}
+	if err := d.Drain(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "there is no node") {
+		t.Errorf("%v", err)
+	}
+	if err := d.Drain(t.Context(), "b"); err != nil { // without a store
+		t.Error(err)
+	}
+}
