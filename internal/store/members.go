@@ -105,7 +105,10 @@ func (n *names) String() string {
 }
 
 // opLimit is the deadline of one membership change, including the start of a server on a slow disk.
-const opLimit = 30 * time.Second
+const (
+	opLimit = 30 * time.Second
+	opTry   = 20 * time.Millisecond
+)
 
 // Add names a process that shall keep a copy of the store. A single-copy store becomes replicated
 // once two are named. A replicated store gives the process a free place at once.
@@ -116,7 +119,9 @@ func (g *Members) Add(ctx context.Context, name string) error {
 	if !ok {
 		return fmt.Errorf("%w: %q is not connected, or has no "+options.Name("data-dir"), ErrNoMember, name)
 	}
-	g.op.Lock()
+	if err := g.begin(ctx); err != nil {
+		return err
+	}
 	defer g.op.Unlock()
 	if g.store.alone != nil {
 		g.names.set(name, true)
@@ -142,7 +147,9 @@ func (g *Members) Add(ctx context.Context, name string) error {
 func (g *Members) Remove(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, opLimit)
 	defer cancel()
-	g.op.Lock()
+	if err := g.begin(ctx); err != nil {
+		return err
+	}
 	defer g.op.Unlock()
 	if g.store.alone != nil {
 		if !g.names.has(name) {
@@ -172,6 +179,18 @@ func (g *Members) Remove(ctx context.Context, name string) error {
 	next.Removed = append(next.Removed, removed)
 	next.Removed = next.Removed[max(0, len(next.Removed)-8):]
 	return g.change(ctx, next)
+}
+
+// begin waits until no other change is under way, and locks op.
+func (g *Members) begin(ctx context.Context) error {
+	for !g.op.TryLock() {
+		select {
+		case <-time.After(opTry):
+		case <-ctx.Done():
+			return fmt.Errorf("%w now: another change is under way; retry later", ErrMembers)
+		}
+	}
+	return nil
 }
 
 // change records a plan in the store, which makes it valid, and then carries it out.

@@ -46,7 +46,8 @@ type replica struct {
 
 	requested sync.WaitGroup
 	restarter *restarter
-	change    sync.Mutex // serialises changes
+	change    sync.Mutex // serialises changes; guards removed
+	removed   bool       // the members have removed this process, which keeps no copy until it is started again
 
 	mu   sync.Mutex
 	plan *plan
@@ -126,15 +127,23 @@ func (r *replica) keep(ctx context.Context, p *plan) error {
 
 // follow applies a newer plan of the same store. A removed member moves its copy aside.
 func (r *replica) follow(old, p *plan, bus *natsbus.Server) error {
-	if p.Revision <= old.Revision {
+	switch {
+	case p.Revision <= old.Revision, r.removed && p.Self == "":
 		return nil
-	}
-	if p.Self == "" {
+	case r.removed:
+		return fmt.Errorf("store: %s was removed from the store and has to be restarted before it keeps a copy again", r.name)
+	case p.Self == "":
 		bus.Shutdown()
 		r.log.Error("this process was removed from the store and keeps no copy any more; restart it to offer one again", "store", old.ID)
 		aside := filepath.Join(r.dir, fmt.Sprintf("removed-%s-%d", p.ID, p.Revision))
-		return errors.Join(os.MkdirAll(aside, 0o700), os.Rename(r.path(), filepath.Join(aside, "store.json")),
-			os.Rename(r.storeDir(old), filepath.Join(aside, "store")))
+		if err := errors.Join(os.MkdirAll(aside, 0o700), os.Rename(r.path(), filepath.Join(aside, "store.json"))); err != nil {
+			return err
+		}
+		r.removed = true // a later start finds no store here
+		if err := os.Rename(r.storeDir(old), filepath.Join(aside, "store")); err != nil {
+			return fmt.Errorf("store: %w", err)
+		}
+		return nil
 	}
 	if err := r.write(p); err != nil {
 		return err

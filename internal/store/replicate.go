@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/security"
+	"github.com/shoal-llm/shoal/internal/sys/wholefile"
 )
 
 const (
@@ -81,7 +83,7 @@ func (g *Members) formOrTend() string {
 		}
 		return ""
 	}
-	p, err := g.propose()
+	p, err := g.propose(g.gossip.Members())
 	if err != nil && g.names.empty() {
 		return ""
 	}
@@ -94,18 +96,23 @@ func (g *Members) formOrTend() string {
 	return ""
 }
 
-// propose chooses the members among the named processes: this process, then standbys, then nodes.
-func (g *Members) propose() (*plan, error) {
-	if p, _ := g.store.replica.now(); p != nil {
-		return p, nil // already started earlier
+// propose chooses the members among the named processes that are connected: this process, then standbys, then nodes.
+func (g *Members) propose(connected []gossip.Member) (*plan, error) {
+	kept, _ := g.store.replica.now() // it was started by an earlier attempt
+	if kept != nil && !slices.ContainsFunc(kept.Members, func(m member) bool { return m.Name != kept.Self && !g.names.has(m.Name) }) {
+		return kept, nil
 	}
 	var others []gossip.Member
-	for _, m := range g.gossip.Members() {
+	for _, m := range connected {
 		if m.Meta.Store != "" && m.Name != g.store.replica.name && m.Meta.State == gossip.Ready && g.names.has(m.Name) {
 			others = append(others, m)
 		}
 	}
-	if len(others) < wanted-1 {
+	switch {
+	case len(others) >= wanted-1:
+	case kept != nil:
+		return kept, nil
+	default:
 		return nil, fmt.Errorf("the store needs two more processes that are named ("+options.Name("store-nodes")+
 			" or shoal store add) and have a "+options.Name("data-dir")+"; named: %s; connected: %d", g.names, len(others))
 	}
@@ -121,14 +128,62 @@ func (g *Members) propose() (*plan, error) {
 		}
 		return strings.Compare(a.Name, b.Name)
 	})
-	var id [6]byte
-	_, _ = rand.Read(id[:]) // never fails
-	self := g.store.replica.name
-	p := &plan{ID: hex.EncodeToString(id[:]), Self: self, Members: []member{{Name: self, Route: g.store.replica.addr}}}
+	members := []member{{Name: g.store.replica.name, Route: g.store.replica.addr}}
 	for _, m := range others[:wanted-1] {
-		p.Members = append(p.Members, member{Name: m.Name, Route: m.Meta.Store})
+		members = append(members, member{Name: m.Name, Route: m.Meta.Store})
+	}
+	if kept != nil {
+		return proposal(kept, members), nil
+	}
+	last, err := readProposal(g.store.path)
+	if err != nil {
+		return nil, err
+	}
+	p := proposal(last, members)
+	return p, writeProposal(g.store.path, p) // before another process has it
+}
+
+// proposal returns the plan of a store that is not formed yet. last is the plan of the attempt before, or nil. Processes
+// that have accepted it keep that store and no other, so a plan with other members is a revision of it.
+func proposal(last *plan, members []member) *plan {
+	if last == nil {
+		var id [6]byte
+		_, _ = rand.Read(id[:]) // never fails
+		return &plan{ID: hex.EncodeToString(id[:]), Self: members[0].Name, Members: members}
+	}
+	if slices.Equal(last.Members, members) {
+		return last
+	}
+	p := last.next()
+	p.Self, p.Members = members[0].Name, members
+	p.Removed = slices.DeleteFunc(append(p.Removed, last.Members...), func(m member) bool { return slices.Contains(members, m) })
+	return p
+}
+
+// proposalFile has the plan that this process has sent to others and does not keep itself yet.
+const proposalFile = "store-proposal.json"
+
+func readProposal(dir string) (*plan, error) {
+	b, err := os.ReadFile(filepath.Join(dir, proposalFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	p := new(plan)
+	if err == nil {
+		err = json.Unmarshal(b, p)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("store: %s: %w", proposalFile, err)
 	}
 	return p, nil
+}
+
+func writeProposal(dir string, p *plan) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	return wholefile.Write(filepath.Join(dir, proposalFile), b, 0o600)
 }
 
 // replicate forms the store of a plan and moves the existing data into it. The lease record moves
@@ -156,7 +211,12 @@ func (g *Members) replicate(p *plan) error {
 	if err := s.replica.keep(ctx, p); err != nil {
 		return err
 	}
-	lease, nc, err := s.replicated(ctx, nil)
+	if err := os.Remove(filepath.Join(s.path, proposalFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("store: %w", err)
+	}
+	reach, stop := context.WithTimeout(ctx, opLimit) // so that the operator can name others meanwhile
+	lease, nc, err := s.replicated(reach, nil)
+	stop()
 	if err != nil {
 		return err
 	}
