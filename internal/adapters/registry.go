@@ -71,22 +71,27 @@ type Registry struct {
 	c     Config
 	from  *os.Root // nil: the API may not load adapters
 	store *lora.Store
+	copy  func(fs.FS) (lora.ID, error) // copies an adapter into the store
+
+	loads sync.Mutex // held while an adapter gets a name; it may take long to read, so mu is not held meanwhile
 
 	mu      sync.Mutex
 	named   map[string]Entry
 	folders map[lora.ID]string // of all adapters that had a name since the start, for requests that continue
+	kept    []stored           // adapters in the list that are not served: of this model first, then of other models
 }
 
 // stored is the file with the adapters of the API.
 type stored struct {
-	Model    string  `json:"model"`
-	Adapters []Entry `json:"adapters"`
+	Model    string   `json:"model"`
+	Adapters []Entry  `json:"adapters"`
+	Others   []stored `json:"others,omitempty"` // of models that had this folder before, the last one first
 }
 
 // Open opens a registry. It returns the errors of stored adapters that can no longer be served apart: they
 // keep no other from being served.
 func Open(c Config) (_ *Registry, skipped []error, err error) {
-	r := &Registry{c: c, named: map[string]Entry{}, folders: map[lora.ID]string{}}
+	r := &Registry{c: c, named: map[string]Entry{}, folders: map[lora.ID]string{}, kept: []stored{{Model: c.Hash}}}
 	defer func() {
 		if err != nil {
 			r.Close()
@@ -97,34 +102,77 @@ func Open(c Config) (_ *Registry, skipped []error, err error) {
 			return nil, nil, fmt.Errorf("adapters: the folder for adapters of the API: %w", err)
 		}
 	}
-	if r.store, err = lora.OpenStore(c.Dir, 0); err != nil || c.Dir == "" {
-		return r, nil, err
+	if r.store, err = lora.OpenStore(c.Dir, 0); err != nil {
+		return nil, nil, err
 	}
-	text, err := modelfile.Read(filepath.Join(c.Dir, listFile), maxList)
-	if errors.Is(err, fs.ErrNotExist) {
+	if r.copy = r.store.Copy; c.Dir == "" {
 		return r, nil, nil
 	}
+	text, err := modelfile.Read(filepath.Join(c.Dir, listFile), maxList)
 	var list stored
-	if err == nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err = nil
+	case err == nil:
 		err = json.Unmarshal(text, &list)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("adapters: %s: %w", filepath.Join(c.Dir, listFile), err)
 	}
-	for _, e := range list.Adapters {
-		if list.Model != c.Hash {
-			skipped = append(skipped,
-				fmt.Errorf("adapters: %s was loaded for model %.12s, this is %.12s: load it again", e.Name, list.Model, c.Hash))
+	lists := append([]stored{{Model: list.Model, Adapters: list.Adapters}}, list.Others...)
+	for _, l := range lists {
+		if l.Model != c.Hash {
+			for _, e := range l.Adapters {
+				skipped = append(skipped,
+					fmt.Errorf("adapters: %s was loaded for model %.12s, this is %.12s: load it again, or serve that model", e.Name, l.Model, c.Hash))
+			}
+			if len(l.Adapters) > 0 {
+				r.kept = append(r.kept, stored{Model: l.Model, Adapters: l.Adapters})
+			}
 			continue
 		}
-		if e, err := r.open(e.Name, r.store.Path(e.ID), e.Root, e.Created); err != nil {
-			skipped = append(skipped, err)
-		} else {
-			e.Stored = true
-			r.named[e.Name] = e
+		for _, e := range l.Adapters {
+			opened, err := r.open(e.Name, r.store.Path(e.ID), e.Root, e.Created)
+			if err != nil {
+				skipped = append(skipped, err)
+				r.kept[0].Adapters = append(r.kept[0].Adapters, e)
+				continue
+			}
+			opened.Stored = true
+			r.named[e.Name], r.folders[e.ID] = opened, r.store.Path(e.ID)
 		}
 	}
+	if err := r.removeUnnamed(); err != nil { // it takes space and nothing else
+		skipped = append(skipped, err)
+	}
 	return r, skipped, nil
+}
+
+// removeUnnamed removes the copies of adapters that were unloaded. No request of this process uses them yet.
+func (r *Registry) removeUnnamed() error {
+	files, err := os.ReadDir(r.c.Dir)
+	if err != nil {
+		return fmt.Errorf("adapters: %w", err)
+	}
+	named := map[string]bool{}
+	for _, e := range r.named {
+		named[e.ID.String()] = true
+	}
+	for _, l := range r.kept {
+		for _, e := range l.Adapters {
+			named[e.ID.String()] = true
+		}
+	}
+	for _, f := range files {
+		var id lora.ID
+		if id.UnmarshalText([]byte(f.Name())) != nil || !f.IsDir() || named[id.String()] {
+			continue
+		}
+		if err := r.store.Remove(id); err != nil {
+			return fmt.Errorf("adapters: %w", err)
+		}
+	}
+	return nil
 }
 
 // Close removes the temporary files.
@@ -137,11 +185,10 @@ func (r *Registry) Close() {
 	}
 }
 
-// open checks the adapter in a folder.
+// open checks the adapter in a folder, which may take long.
 func (r *Registry) open(name, dir, root string, created time.Time) (Entry, error) {
-	if !validName.MatchString(name) || slices.Contains(r.c.Names, name) {
-		return Entry{}, fmt.Errorf("%w: %.140q: want 1 to 128 letters, digits and . _ - / : @, beginning with a letter or digit, and not the "+
-			"name of the model", ErrName, name)
+	if err := r.checkName(name); err != nil {
+		return Entry{}, err
 	}
 	a, err := lora.Open(dir)
 	if err != nil {
@@ -155,14 +202,21 @@ func (r *Registry) open(name, dir, root string, created time.Time) (Entry, error
 	for i := range a.Pairs {
 		e.Rank = max(e.Rank, a.Pairs[i].Rank())
 	}
-	r.folders[a.ID] = dir
 	return e, nil
+}
+
+func (r *Registry) checkName(name string) error {
+	if !validName.MatchString(name) || slices.Contains(r.c.Names, name) {
+		return fmt.Errorf("%w: %.140q: want 1 to 128 letters, digits and . _ - / : @, beginning with a letter or digit, and not the "+
+			"name of the model", ErrName, name)
+	}
+	return nil
 }
 
 // Add serves the adapter in a folder of the operator, which must not change while it is served.
 func (r *Registry) Add(name, dir string) (Entry, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.loads.Lock()
+	defer r.loads.Unlock()
 	if err := r.free(name); err != nil {
 		return Entry{}, err
 	}
@@ -170,11 +224,19 @@ func (r *Registry) Add(name, dir string) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	r.named[name] = e
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.named[name], r.folders[e.ID] = e, dir
 	return e, nil
 }
 
+// free checks that a name is valid and free. The caller holds loads.
 func (r *Registry) free(name string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.checkName(name); err != nil {
+		return err
+	}
 	if _, ok := r.named[name]; ok {
 		return fmt.Errorf("%w: %q: unload it first, or use another name", ErrExists, name)
 	}
@@ -190,8 +252,8 @@ func (r *Registry) Load(name, path string) (Entry, error) {
 	if r.from == nil {
 		return Entry{}, ErrOff
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.loads.Lock()
+	defer r.loads.Unlock()
 	if err := r.free(name); err != nil {
 		return Entry{}, err
 	}
@@ -210,21 +272,25 @@ func (r *Registry) Load(name, path string) (Entry, error) {
 		return Entry{}, fmt.Errorf("adapters: %w", err)
 	}
 	defer folder.Close()
-	id, err := r.store.Copy(folder.FS())
+	id, err := r.copy(folder.FS())
 	if err != nil {
 		return Entry{}, err
 	}
 	e, err := r.open(name, r.store.Path(id), path, time.Now())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		e.Stored = true
+		r.named[name] = e
+		if err = r.save(); err != nil {
+			delete(r.named, name)
+		}
+	}
 	if err != nil {
 		r.remove(id)
 		return Entry{}, err
 	}
-	e.Stored = true
-	r.named[name] = e
-	if err := r.save(); err != nil {
-		delete(r.named, name)
-		return Entry{}, err
-	}
+	r.folders[id] = r.store.Path(id)
 	return e, nil
 }
 
@@ -237,22 +303,26 @@ func (r *Registry) Unload(name string) (Entry, error) {
 		return Entry{}, fmt.Errorf("adapters: %.140q: %w", name, ErrUnknown)
 	}
 	delete(r.named, name)
+	kept := r.kept[0].Adapters // an older one of this name, which is not served
+	r.kept[0].Adapters = slices.DeleteFunc(slices.Clone(kept), func(e Entry) bool { return e.Name == name })
 	if err := r.save(); err != nil {
-		r.named[name] = e
+		r.named[name], r.kept[0].Adapters = e, kept
 		return Entry{}, err
 	}
 	return e, nil
 }
 
-// remove removes the copy of an adapter without a name. The caller holds mu.
+// remove removes the copy of an adapter that got no name, unless it has or had another one. The caller holds mu.
 func (r *Registry) remove(id lora.ID) {
-	for _, e := range r.named {
-		if e.ID == id {
+	if _, had := r.folders[id]; had {
+		return
+	}
+	for _, l := range r.kept {
+		if slices.ContainsFunc(l.Adapters, func(e Entry) bool { return e.ID == id }) {
 			return
 		}
 	}
 	_ = r.store.Remove(id)
-	delete(r.folders, id)
 }
 
 // save writes the list of stored adapters. The caller holds mu.
@@ -260,17 +330,29 @@ func (r *Registry) save() error {
 	if r.c.Dir == "" {
 		return nil
 	}
-	list := stored{Model: r.c.Hash}
+	list := stored{Model: r.c.Hash, Others: r.kept[1:]}
 	for _, name := range slices.Sorted(maps.Keys(r.named)) {
 		if e := r.named[name]; e.Stored {
 			list.Adapters = append(list.Adapters, e)
 		}
 	}
-	text, err := json.MarshalIndent(list, "", " ")
-	if err != nil {
-		return err
+	for _, e := range r.kept[0].Adapters {
+		if served, taken := r.named[e.Name]; !taken || !served.Stored {
+			list.Adapters = append(list.Adapters, e)
+		}
 	}
-	return wholefile.Write(filepath.Join(r.c.Dir, listFile), text, 0o600)
+	for {
+		text, err := json.MarshalIndent(list, "", " ")
+		switch {
+		case err != nil:
+			return err
+		case len(text) <= maxList:
+			return wholefile.Write(filepath.Join(r.c.Dir, listFile), text, 0o600)
+		case len(list.Others) == 0:
+			return fmt.Errorf("%w: their list has %d bytes, at most %d: unload some first", ErrFull, len(text), maxList)
+		}
+		list.Others = list.Others[:len(list.Others)-1] // the model that is away for the longest time
+	}
 }
 
 // Get returns the adapter of a name.

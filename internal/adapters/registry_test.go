@@ -2,12 +2,15 @@ package adapters
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/lora/loratest"
 )
 
@@ -121,5 +124,130 @@ func TestAdapterMustFitTheModel(t *testing.T) {
 	}
 	if len(r.List()) != 0 {
 		t.Errorf("%+v", r.List())
+	}
+}
+
+// sources writes adapters to the folder from which the API may load them.
+func sources(t *testing.T, ck *checkpoint.Checkpoint, c Config, names ...string) {
+	t.Helper()
+	for i, name := range names {
+		if err := loratest.Write(filepath.Join(c.From, name), loratest.Config(8, nil), loratest.Random(&ck.Config, 8, uint64(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func load(t *testing.T, r *Registry, name, path string) Entry {
+	t.Helper()
+	e, err := r.Load(name, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// TestRequestsDoNotWaitForALoad: while an adapter of gigabytes is copied, requests find the others.
+func TestRequestsDoNotWaitForALoad(t *testing.T) {
+	ck, c := config(t)
+	sources(t, ck, c, "a", "b")
+	r, _ := opened(t, c)
+	a := load(t, r, "one", "a")
+	copies, begun, end := r.copy, make(chan struct{}), make(chan struct{})
+	r.copy = func(from fs.FS) (lora.ID, error) {
+		close(begun)
+		<-end
+		return copies(from)
+	}
+	loaded := make(chan error, 1)
+	go func() {
+		_, err := r.Load("two", "b")
+		loaded <- err
+	}()
+	<-begun
+	found := make(chan bool, 1)
+	go func() {
+		_, named := r.Get("one")
+		_, files := r.Folder(a.ID)
+		found <- named && files && len(r.List()) == 1
+	}()
+	select {
+	case ok := <-found:
+		if !ok {
+			t.Error("the adapter that is there was not found")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a request waits for the copy of an adapter that it does not use")
+	}
+	close(end)
+	if err := <-loaded; err != nil || len(r.List()) != 2 {
+		t.Errorf("%v, %+v", err, r.List())
+	}
+}
+
+// TestAdaptersOfTheModelBefore: a folder that serves another model for a time has the adapters of the first one afterwards.
+// An adapter that cannot be opened for a time is kept, too.
+func TestAdaptersOfTheModelBefore(t *testing.T) {
+	ck, c := config(t)
+	sources(t, ck, c, "a", "b")
+	r, _ := opened(t, c)
+	a := load(t, r, "one", "a")
+	other := c
+	other.Hash = "another"
+	r, _ = opened(t, other)
+	load(t, r, "two", "b")
+	r, skipped := opened(t, c)
+	if e, ok := r.Get("one"); !ok || e.ID != a.ID || len(skipped) != 1 {
+		t.Fatalf("of the first model: %+v, %v", r.List(), skipped)
+	}
+
+	path, aside := r.store.Path(a.ID), filepath.Join(t.TempDir(), "aside")
+	if err := os.Rename(path, aside); err != nil {
+		t.Fatal(err)
+	}
+	r, skipped = opened(t, c)
+	if len(r.List()) != 0 || len(skipped) != 2 {
+		t.Fatalf("without its files: %+v, %v", r.List(), skipped)
+	}
+	load(t, r, "three", "b")
+	if err := os.Rename(aside, path); err != nil {
+		t.Fatal(err)
+	}
+	r, _ = opened(t, c)
+	if len(r.List()) != 2 {
+		t.Errorf("its files are back, and the list is %+v", r.List())
+	}
+	for _, e := range r.List() {
+		if _, err := r.Unload(e.Name); err != nil {
+			t.Error(err)
+		}
+	}
+	if r, _ = opened(t, c); len(r.List()) != 0 {
+		t.Errorf("unloaded, and the list is %+v", r.List())
+	}
+	if r, _ = opened(t, other); len(r.List()) != 1 {
+		t.Errorf("of the other model: %+v", r.List())
+	}
+}
+
+// TestFilesOfUnloadedAdapters: they stay while requests of this process may use them, also if the adapter is loaded again
+// and refused. The next process removes them.
+func TestFilesOfUnloadedAdapters(t *testing.T) {
+	ck, c := config(t)
+	sources(t, ck, c, "a")
+	r, _ := opened(t, c)
+	a := load(t, r, "one", "a")
+	if _, err := r.Unload("one"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Load("no name!", "a"); !errors.Is(err, ErrName) {
+		t.Errorf("a bad name: %v", err)
+	}
+	folder, known := r.Folder(a.ID)
+	if !known || !r.store.HasFiles(a.ID) {
+		t.Errorf("the files of an unloaded adapter are gone: %q, %v", folder, known)
+	}
+	again, skipped := opened(t, c)
+	if again.store.HasFiles(a.ID) || len(skipped) != 0 {
+		t.Errorf("the next process keeps the files of an adapter without a name: %v", skipped)
 	}
 }
