@@ -2,12 +2,15 @@ package files
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/server/generate"
@@ -22,20 +25,82 @@ type Contexts struct{ Store Store }
 
 var _ generate.ContextStore = Contexts{}
 
-func contextFile(tenant, name string) string {
-	sum := sha256.Sum256([]byte(tenant + "\x00" + name))
+// contextFile returns the file of a context. Each model has its own, which another model with the same data directory does
+// not replace.
+func contextFile(tenant, name, fingerprint string) string {
+	return contextID(tenant + "\x00" + name + "\x00" + modelOf(fingerprint))
+}
+
+// sharedContextFile returns the file of a context that an earlier version has written, for whichever model.
+func sharedContextFile(tenant, name string) string { return contextID(tenant + "\x00" + name) }
+
+func contextID(key string) string {
+	sum := sha256.Sum256([]byte(key))
 	return "context-" + hex.EncodeToString(sum[:16])
 }
+
+// modelOf returns the fingerprint of a model without that of an adapter, which may be away when the context is dropped.
+func modelOf(fingerprint string) string {
+	model, _, _ := strings.Cut(fingerprint, "-lora-")
+	return model
+}
+
+// maxOfName is how many contexts of one name are kept, each of another model or other settings.
+const maxOfName = 8
 
 // SaveContext implements generate.ContextStore.
 func (c Contexts) SaveContext(ctx context.Context, k generate.SavedContext) error {
 	b, err := json.Marshal(k)
+	id := contextFile(k.Tenant, k.Name, k.Fingerprint)
 	if err == nil {
-		_, err = c.Store.Put(ctx, File{ID: contextFile(k.Tenant, k.Name), Filename: k.Name, Purpose: forContexts, CreatedAt: k.Created},
-			bytes.NewReader(b))
+		_, err = c.Store.Put(ctx, File{ID: id, Filename: k.Name, Purpose: forContexts, CreatedAt: k.Created}, bytes.NewReader(b))
+	}
+	if err == nil {
+		err = c.dropShared(ctx, k.Tenant, k.Name, k.Fingerprint)
+	}
+	if err == nil {
+		err = c.dropOldest(ctx, k.Tenant, k.Name, id)
 	}
 	if err != nil {
 		return fileProblem(err)
+	}
+	return nil
+}
+
+// dropOldest drops the oldest contexts of a name beyond maxOfName, except id.
+func (c Contexts) dropOldest(ctx context.Context, tenant, name, id string) error {
+	list, err := c.Store.List(ctx)
+	if err != nil {
+		return err
+	}
+	list = slices.DeleteFunc(slices.Clone(list), func(f File) bool {
+		if f.Purpose != forContexts || f.Filename != name || f.ID == id {
+			return true
+		}
+		k, err := c.read(ctx, f.ID)
+		return err != nil || k.Tenant != tenant
+	})
+	slices.SortFunc(list, func(a, b File) int { return cmp.Compare(b.CreatedAt, a.CreatedAt) })
+	for _, f := range list[min(len(list), maxOfName-1):] {
+		if err := c.Store.Delete(ctx, f.ID); err != nil && !errors.Is(err, ErrNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropShared drops a context that an earlier version has written, if it is of this model.
+func (c Contexts) dropShared(ctx context.Context, tenant, name, fingerprint string) error {
+	id := sharedContextFile(tenant, name)
+	k, err := c.read(ctx, id)
+	switch {
+	case errors.Is(err, ErrNotFound), err == nil && modelOf(k.Fingerprint) != modelOf(fingerprint):
+		return nil
+	case err != nil && !errors.Is(err, journal.ErrDamaged):
+		return err
+	}
+	if err := c.Store.Delete(ctx, id); err != nil && !errors.Is(err, ErrNotFound) {
+		return err
 	}
 	return nil
 }
@@ -67,15 +132,19 @@ func (c Contexts) read(ctx context.Context, id string) (k generate.SavedContext,
 	if err := json.NewDecoder(file).Decode(&k); err != nil {
 		return k, fmt.Errorf("%w: %v", journal.ErrDamaged, err)
 	}
-	if contextFile(k.Tenant, k.Name) != id {
+	if id != contextFile(k.Tenant, k.Name, k.Fingerprint) && id != sharedContextFile(k.Tenant, k.Name) {
 		return k, fmt.Errorf("%w: it belongs to another key", journal.ErrDamaged)
 	}
 	return k, nil
 }
 
 // DropContext implements generate.ContextStore.
-func (c Contexts) DropContext(ctx context.Context, tenant, name string) error {
-	if err := c.Store.Delete(ctx, contextFile(tenant, name)); err != nil && !errors.Is(err, ErrNotFound) {
+func (c Contexts) DropContext(ctx context.Context, tenant, name, fingerprint string) error {
+	err := c.Store.Delete(ctx, contextFile(tenant, name, fingerprint))
+	if err == nil || errors.Is(err, ErrNotFound) {
+		err = c.dropShared(ctx, tenant, name, fingerprint)
+	}
+	if err != nil {
 		return fileProblem(err)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -102,7 +103,7 @@ func TestContextsAreNoFiles(t *testing.T) {
 		len(all) != 2 || !reflect.DeepEqual(all[0], ann) {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	id := contextFile("ann", "book")
+	id := contextFile("ann", "book", "x")
 	v := Serve(f, nil, nil, func(string) string { return "" })
 	list, err := v.listFiles(nil, httptest.NewRequest("GET", "/v1/files", nil))
 	if b, _ := json.Marshal(list); err != nil || strings.Contains(string(b), "context") {
@@ -123,11 +124,74 @@ func TestContextsAreNoFiles(t *testing.T) {
 		t.Errorf("after damage: %+v, %v", all, err)
 	}
 	for range 2 {
-		if err := c.DropContext(ctx, "ann", "book"); err != nil {
+		if err := c.DropContext(ctx, "ann", "book", "x"); err != nil {
 			t.Error(err)
 		}
 	}
 	if all, err := c.SavedContexts(ctx); err != nil || len(all) != 1 {
 		t.Errorf("after it was dropped: %+v, %v", all, err)
+	}
+}
+
+// TestContextsOfSeveralModels: another model in the same data directory neither replaces nor drops a context of the same
+// name. Contexts that an earlier version has written are read, and dropped by their own model only. The oldest contexts of
+// a name make room.
+func TestContextsOfSeveralModels(t *testing.T) {
+	f, err := OpenFolder(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, ctx := Contexts{f}, t.Context()
+	names := func() (out []string) {
+		all, err := c.SavedContexts(ctx)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, k := range all {
+			out = append(out, k.Tenant+" "+k.Fingerprint)
+		}
+		slices.Sort(out)
+		return out
+	}
+	old, err := json.Marshal(generate.SavedContext{Tenant: "ann", Name: "book", Created: 1, Fingerprint: "a", IDs: []int32{1}})
+	if err == nil {
+		_, err = f.Put(ctx, File{ID: sharedContextFile("ann", "book"), Filename: "book", Purpose: forContexts, CreatedAt: 1}, bytes.NewReader(old))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	save := func(tenant, fingerprint string, created int64) {
+		t.Helper()
+		k := generate.SavedContext{Tenant: tenant, Name: "book", Created: created, Fingerprint: fingerprint, IDs: []int32{2}}
+		if err := c.SaveContext(ctx, k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save("ann", "b-lora-1", 2)
+	save("bob", "b", 2)
+	if got, want := names(), []string{"ann a", "ann b-lora-1", "bob b"}; !slices.Equal(got, want) {
+		t.Fatalf("%q, want %q", got, want)
+	}
+	if err := c.DropContext(ctx, "ann", "book", "b"); err != nil { // its adapter is away
+		t.Error(err)
+	}
+	if got, want := names(), []string{"ann a", "bob b"}; !slices.Equal(got, want) {
+		t.Errorf("dropped: %q, want %q", got, want)
+	}
+	save("ann", "a", 3)
+	if got, want := names(), []string{"ann a", "bob b"}; !slices.Equal(got, want) {
+		t.Errorf("written again: %q, want %q", got, want)
+	}
+	if err := c.DropContext(ctx, "ann", "book", "a"); err != nil {
+		t.Error(err)
+	}
+	if got, want := names(), []string{"bob b"}; !slices.Equal(got, want) {
+		t.Errorf("dropped: %q, want %q", got, want)
+	}
+	for i := range maxOfName + 2 {
+		save("ann", fmt.Sprint("m", i), int64(10+i))
+	}
+	if got := names(); len(got) != maxOfName+1 || slices.Contains(got, "ann m1") || !slices.Contains(got, "ann m2") || !slices.Contains(got, "bob b") {
+		t.Errorf("of %d models: %q", maxOfName+2, got)
 	}
 }

@@ -191,7 +191,7 @@ func (s *shelf) SavedContexts(context.Context) ([]generate.SavedContext, error) 
 	return slices.Collect(maps.Values(s.kept)), nil
 }
 
-func (s *shelf) DropContext(_ context.Context, tenant, name string) error {
+func (s *shelf) DropContext(_ context.Context, tenant, name, _ string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.kept, tenant+"/"+name)

@@ -15,8 +15,8 @@ type ContextStore interface {
 	SaveContext(ctx context.Context, k SavedContext) error
 	// SavedContexts returns all saved contexts.
 	SavedContexts(ctx context.Context) ([]SavedContext, error)
-	// DropContext removes a context. A missing one is not an error.
-	DropContext(ctx context.Context, tenant, name string) error
+	// DropContext removes a context of the model with a fingerprint. A missing one is not an error.
+	DropContext(ctx context.Context, tenant, name, fingerprint string) error
 }
 
 // SavedContext is a context in a store: its tokens and settings, not its cache.
@@ -105,5 +105,5 @@ func (s *Service) RemoveContext(ctx context.Context, x *FixedContext) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	return (*p).DropContext(ctx, x.Tenant, x.Name)
+	return (*p).DropContext(ctx, x.Tenant, x.Name, s.fingerprint(""))
 }
