@@ -28,10 +28,11 @@ func (g *Group) Saved(ctx context.Context, o saved.Order) saved.Done {
 	case saved.Drop:
 		limit = CallTimeout
 	}
-	within, cancel := context.WithTimeout(ctx, limit+CallTimeout)
+	wait := limit + CallTimeout
 	if o.Do == saved.Find {
-		within, cancel = context.WithTimeout(ctx, limit)
+		wait = limit
 	}
+	within, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var mu sync.Mutex
 	var wg sync.WaitGroup

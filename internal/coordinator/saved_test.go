@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/shoal-llm/shoal/actors/batcher/saved"
@@ -50,3 +51,28 @@ func TestSaved(t *testing.T) {
 		t.Errorf("a removal from a socket that is not there: %+v", d)
 	}
 }
+
+// TestSavedKeepsNoTimer: a lookup leaves nothing behind in the context of its caller, which lives as long as the process.
+func TestSavedKeepsNoTimer(t *testing.T) {
+	g := &Group{Handles: []node.Handle{&savedSocket{reply: &proto.SavedReply{}}}, Nodes: make([]topology.Node, 1)}
+	ctx := &countingContext{Context: t.Context()}
+	g.Saved(ctx, saved.Order{Do: saved.Find, Number: 1, Ranks: []int{0}, Millis: 10_000})
+	if n := ctx.open.Load(); n != 0 {
+		t.Errorf("%d contexts are still derived from the caller's", n)
+	}
+}
+
+// countingContext counts the contexts that are derived from it and not cancelled yet.
+type countingContext struct {
+	context.Context
+	open atomic.Int64
+}
+
+// AfterFunc is how package context follows a foreign context.
+func (c *countingContext) AfterFunc(f func()) (stop func() bool) {
+	c.open.Add(1)
+	return func() bool { c.open.Add(-1); return true }
+}
+
+// Done differs from that of the embedded context, so that package context does not follow that one directly.
+func (c *countingContext) Done() <-chan struct{} { return make(chan struct{}) }
