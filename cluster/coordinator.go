@@ -70,6 +70,7 @@ type Coordinator struct {
 	cancel      context.CancelFunc
 	wg          sync.WaitGroup
 	waitWeights func() // waits for the weight server's requests
+	closing     sync.Once
 }
 
 // ErrLostLease: another coordinator has taken over and this one has stopped.
@@ -264,8 +265,10 @@ func groupName() string { return "g" + strings.ToLower(rand.Text()[:12]) }
 // GossipAddress returns the address that nodes join.
 func (c *Coordinator) GossipAddress() string { return c.bus.JoinAddress() }
 
-// Close stops the coordinator. Nodes stay up and wait for another one.
-func (c *Coordinator) Close() {
+// Close stops the coordinator. Nodes stay up and wait for another one. It may be called more than once.
+func (c *Coordinator) Close() { c.closing.Do(c.close) }
+
+func (c *Coordinator) close() {
 	c.cancel()
 	if c.discover != nil {
 		c.discover.Close()

@@ -73,6 +73,7 @@ type Local struct {
 	pool    *tensor.Pool
 	draft   *draft.Config
 	device  *accelerator.Device // nil: the CPU
+	closing sync.Once
 }
 
 type localSocket struct {
@@ -249,8 +250,10 @@ func (c *LocalConfig) handle(id string, h node.Handle) node.Handle {
 	return h
 }
 
-// Close stops the cluster. Running requests finish with an error.
-func (c *Local) Close() {
+// Close stops the cluster. Running requests finish with an error. It may be called more than once.
+func (c *Local) Close() { c.closing.Do(c.close) }
+
+func (c *Local) close() {
 	if c.core != nil {
 		c.core.close()
 	}
