@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -196,6 +197,13 @@ func (c *core) noteStatus(id string, s *proto.SocketStatus) {
 	if c.status[id] = s; s == nil {
 		delete(c.status, id)
 	}
+}
+
+// forgetStatus drops the figures of nodes that are gone.
+func (c *core) forgetStatus(hosts map[string]coordinator.Host) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.status, func(id string, _ *proto.SocketStatus) bool { _, here := hosts[id]; return !here })
 }
 
 // nodeOf returns the node of a rank, or "" if its epoch no longer serves.

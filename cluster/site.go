@@ -320,6 +320,9 @@ func (s *site) requestFigures() {
 		}
 	}
 	wg.Wait()
+	for _, c := range s.cores() {
+		c.forgetStatus(v.Hosts)
+	}
 }
 
 // stopCores ends the batchers. Running requests finish with an error.

@@ -163,9 +163,10 @@ func (d *Director) Receive(c actor.Context) {
 			d.cfg.Logger.Warn("a node failed a call", "node", m.id, "epoch", m.epoch, "error", m.err)
 		}
 		if m.loaded != nil && m.epoch == d.authority.Epoch() { // a late reply lists outdated caches
-			h := d.hosts[m.id]
-			h.loaded = m.loaded
-			d.hosts[m.id] = h
+			if h, here := d.hosts[m.id]; here {
+				h.loaded = m.loaded
+				d.hosts[m.id] = h
+			}
 		}
 		if answer, ok := errors.AsType[*rpc.RemoteError](m.err); ok && d.loadingOf(m.epoch) && ownFault(answer) {
 			d.reportFault(c, &nodeFault{epoch: m.epoch, id: m.id, fault: m.err.Error(), alone: true})
@@ -299,6 +300,7 @@ func (d *Director) down(c actor.Context, id string, incarnation uint64) {
 	effects := d.authority.Down(id, incarnation)
 	if ok && inc == incarnation {
 		d.incarnations.Delete(id)
+		delete(d.hosts, id) // a node without a fixed name has another one after a restart
 		d.report(topology.KindLost, id, "node "+id+" is gone", effects)
 	}
 	d.run(c, effects)

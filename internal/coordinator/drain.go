@@ -48,8 +48,9 @@ func (d *Director) drain(c actor.Context, m *nodeDrain) {
 	case !up:
 		err = fmt.Errorf("cluster: there is no node %q", m.id)
 	case last && m.leaves:
+		h := d.hosts[m.id]
 		d.down(c, m.id, m.incarnation)
-		d.retire(d.hosts[m.id], d.authority.Epoch())
+		d.retire(h, d.authority.Epoch())
 	case last:
 		err = fmt.Errorf("%w: no other node can take over the work of %s", ErrLastNode, m.id)
 	case d.authority.Drained()[m.id] != m.incarnation:
