@@ -28,6 +28,8 @@ type Bus struct {
 	role   security.Role
 	place  hostname.Place
 	log    *slog.Logger
+
+	stopKeys func() // stops following the file of the cluster key; nil: not started
 }
 
 // JoinAddress returns the address at which other processes join the cluster through this one.
@@ -106,7 +108,7 @@ func Open(c Config) (_ *Bus, err error) {
 	if b.Gossip, err = gossip.Start(gc); err != nil {
 		return nil, err
 	}
-	key.Watch(func(keys []security.Key) {
+	b.stopKeys = key.Watch(func(keys []security.Key) {
 		if err := b.Gossip.SetKeys(gossipKeys(keys)); err != nil {
 			log.Error("changing the gossip keys failed", "error", err)
 			return
@@ -177,6 +179,9 @@ func (b *Bus) AnnounceCoordinator() error {
 
 // Close leaves the cluster and closes all connections. It accepts a Bus that Open did not complete.
 func (b *Bus) Close() {
+	if b.stopKeys != nil {
+		b.stopKeys()
+	}
 	if b.Gossip != nil {
 		_ = b.Gossip.Leave()
 	}

@@ -3,6 +3,7 @@ package security
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -19,8 +20,11 @@ type keyRing struct {
 
 	mu      sync.Mutex
 	keys    []Key // each without a ring
-	watches []func(keys []Key)
+	watches map[*watch]struct{}
 }
+
+// watch is a function that is called after each reload.
+type watch struct{ f func(keys []Key) }
 
 // parseKeys parses one key per line and skips empty lines.
 func parseKeys(text string) ([]Key, error) {
@@ -101,20 +105,30 @@ func (k Key) Reload() error {
 	r := k.ring
 	r.mu.Lock()
 	r.keys = again.ring.keys
-	keys, watches := slices.Clone(r.keys), slices.Clone(r.watches)
+	keys, watches := slices.Clone(r.keys), slices.Collect(maps.Keys(r.watches))
 	r.mu.Unlock()
-	for _, f := range watches {
-		f(keys)
+	for _, w := range watches {
+		w.f(keys)
 	}
 	return nil
 }
 
-// Watch registers f to be called with the keys after each reload. f must not block.
-func (k Key) Watch(f func(keys []Key)) {
-	if k.ring == nil {
-		return
+// Watch registers f to be called with the keys after each reload, until stop. f must not block.
+func (k Key) Watch(f func(keys []Key)) (stop func()) {
+	r := k.ring
+	if r == nil {
+		return func() {}
 	}
-	k.ring.mu.Lock()
-	defer k.ring.mu.Unlock()
-	k.ring.watches = append(k.ring.watches, f)
+	w := &watch{f}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.watches == nil {
+		r.watches = map[*watch]struct{}{}
+	}
+	r.watches[w] = struct{}{}
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.watches, w)
+	}
 }

@@ -90,3 +90,29 @@ func TestKeyFileOfSeveral(t *testing.T) {
 		t.Errorf("a key without a file: %v", err)
 	}
 }
+
+// TestWatchStops: a part of the process that has ended is not called any more, and is not kept in memory. The others are.
+func TestWatchStops(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	if err := WriteKeyFile(path, NewKey()); err != nil {
+		t.Fatal(err)
+	}
+	k, err := ReadKeyFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := [2]int{}
+	k.Watch(func([]Key) { calls[0]++ })
+	stop := k.Watch(func([]Key) { calls[1]++ })
+	for range 2 {
+		if err := k.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		stop()
+	}
+	if calls != [2]int{2, 1} || len(k.ring.watches) != 1 {
+		t.Errorf("%v calls, %d watches", calls, len(k.ring.watches))
+	}
+	Key{}.Watch(nil)()
+}
