@@ -32,7 +32,7 @@ type Children struct {
 	key  security.Key
 	log  *slog.Logger
 	mu   sync.Mutex
-	list []*child
+	list []*child // that run
 	stop bool
 	wait sync.WaitGroup
 }
@@ -42,8 +42,6 @@ type child struct {
 	cmd  *exec.Cmd
 	pipe io.WriteCloser
 	tail lastLines
-
-	ended bool // guarded by Children.mu
 }
 
 type Child struct {
@@ -100,7 +98,7 @@ func (c *Children) Start(x Child) error {
 		err := k.cmd.Wait()
 		c.mu.Lock()
 		stopping := c.stop
-		k.ended = true
+		c.list = slices.DeleteFunc(c.list, func(x *child) bool { return x == k }) // a coordinator may be restarted many times
 		c.mu.Unlock()
 		if !stopping {
 			c.log.Error("a process ended", exitAttrs(id, k.cmd.Process.Pid, err, x.Log, k.tail.String())...)
@@ -161,7 +159,7 @@ func childEnv(env []string) []string {
 	})
 }
 
-// PIDs returns the process ids by node id.
+// PIDs returns the process ids of the running processes, by node id.
 func (c *Children) PIDs() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,7 +175,7 @@ func (c *Children) Signal(s os.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, k := range c.list {
-		_ = k.cmd.Process.Signal(s) // fails only for an ended process
+		_ = k.cmd.Process.Signal(s) // fails only for a process that has just ended
 	}
 }
 
@@ -260,11 +258,5 @@ func (l *lastLines) String() string {
 func (c *Children) Alive() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := 0
-	for _, k := range c.list {
-		if !k.ended {
-			n++
-		}
-	}
-	return n
+	return len(c.list)
 }
