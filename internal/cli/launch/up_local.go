@@ -84,7 +84,7 @@ func (l *localCluster) checkStore() error {
 		return nil
 	case l.cmd.Standby && ui.Exists(filepath.Join(l.data, "jetstream")):
 		return fmt.Errorf("%s was written by `shoal up` without --standby; start it without --standby, or with another --data-dir", l.data)
-	case !l.cmd.Standby && ui.Exists(filepath.Join(l.data, firstCoordinator, "store.json")):
+	case !l.cmd.Standby && hasPairStore(l.data):
 		return fmt.Errorf("%s was written by `shoal up --standby`; start it with --standby, or with another --data-dir", l.data)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,6 +53,22 @@ type coordinatorPair struct {
 
 var coordinatorNames = [2]string{firstCoordinator, secondCoordinator}
 
+// hasPairStore reports whether a data directory has a store that a coordinator with a standby has written.
+func hasPairStore(data string) bool {
+	return slices.ContainsFunc(coordinatorNames[:], func(id string) bool {
+		return ui.Exists(filepath.Join(data, id, "store.json")) || ui.Exists(filepath.Join(data, id, "jetstream"))
+	})
+}
+
+// pairReplicated reports whether the store of a data directory has been replicated, so that either coordinator may have
+// the newest state. The first one has no copy if the operator has removed it from the members. A plan in the folder of the
+// second one alone does not count while the first one has a single copy: it was not formed.
+func pairReplicated(data string) bool {
+	first := filepath.Join(data, firstCoordinator)
+	return ui.Exists(filepath.Join(first, "store.json")) ||
+		ui.Exists(filepath.Join(data, secondCoordinator, "store.json")) && !ui.Exists(filepath.Join(first, "jetstream"))
+}
+
 // startPair starts a coordinator and a standby.
 func (l *localCluster) startPair(e *ui.Env) (err error) {
 	c := l.cmd
@@ -85,7 +102,7 @@ func (l *localCluster) startPair(e *ui.Env) (err error) {
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // the listener is this process's own
 	}
 	l.pair = p
-	restarted := ui.Exists(filepath.Join(l.data, firstCoordinator, "store.json"))
+	restarted := pairReplicated(l.data)
 	for i := range coordinatorNames {
 		if err := p.start(i, restarted || i > 0, restartDelay); err != nil {
 			return err
