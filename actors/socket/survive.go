@@ -28,8 +28,10 @@ func (a *Actor) survive(c actor.Context) {
 		s.reply(nil, err)
 	}
 	fail(c.Message(), err)
+	epoch := a.machine.Epoch
 	a.stop(c)
 	a.start()
+	a.machine.Retire(epoch) // a coordinator without a store numbers its epochs after those that its nodes have seen
 }
 
 // fail answers a message with an error. The first answer to a message counts.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
@@ -58,6 +59,16 @@ func TestSurvivesAPanic(t *testing.T) {
 	}
 	r.sys.Root.Send(r.pids[0], breaks)
 	answer(answers)
+	seen := make(chan *proto.SocketStatus, 1)
+	r.sys.Root.Send(r.pids[0], &Status{Reply: func(s *proto.SocketStatus) { seen <- s }})
+	if s := <-seen; s.Epoch != 3 || s.State != string(machine.Idle) {
+		t.Errorf("after the panic it is %s, and the newest epoch is %d, want 3", s.State, s.Epoch)
+	}
+	r.sys.Root.Send(r.pids[0], &Load{Request: &proto.LoadRequest{Placement: &proto.Placement{Epoch: 3}},
+		Reply: func(_ *proto.LoadReply, err error) { answers <- err }})
+	if err := <-answers; err == nil {
+		t.Error("an epoch was loaded twice")
+	}
 	r.place(4)
 	used := make(chan int64, 1)
 	r.sys.Root.Send(r.pids[0], &Status{Reply: func(s *proto.SocketStatus) { used <- s.KvUsedBytes }})
