@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -93,4 +95,23 @@ func TestCancelledBatchAcrossARestart(t *testing.T) {
 	if j := h.want(200, "GET", "/v1/jobs/"+line+"-3", ""); j["state"] != "cancelled" {
 		t.Errorf("the last line is %v", j["state"])
 	}
+}
+
+// The content of the input file is removed by hand while the coordinator is down. The batch fails with the reason.
+func TestBatchWithoutItsInput(t *testing.T) {
+	l, dir, e := journaltest.NewMemoryLog(), t.TempDir(), &fakeEngine{hold: 1}
+	h := open(t, l, dir, e, config{Config: jobs.Config{Parallel: 1}})
+	file := h.upload(batchLines(2))
+	b := h.want(200, "POST", "/v1/batches", batchOf(file))["id"].(string)
+	h.lineUntil("job-"+strings.TrimPrefix(b, "batch_")+"-0", "running")
+	h.close()
+	if err := os.Remove(filepath.Join(dir, file+".data")); err != nil {
+		t.Fatal(err)
+	}
+	h = open(t, l, dir, &fakeEngine{}, config{})
+	got := h.batchUntil(b, func(b map[string]any) bool { return b["status"] == "failed" })
+	if issues := fmt.Sprint(got["errors"]); !strings.Contains(issues, "invalid_file") || !strings.Contains(issues, "is gone") {
+		t.Errorf("%v", issues)
+	}
+	h.want(200, "DELETE", "/v1/files/"+file, "")
 }

@@ -348,3 +348,30 @@ func TestTakeFiles(t *testing.T) {
 		}
 	}
 }
+
+// TestFilesRemovedByHand: content that is gone is damage, which no later attempt repairs. The file can be deleted, and its
+// bytes count no more.
+func TestFilesRemovedByHand(t *testing.T) {
+	f, err := OpenFolder(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"data", "json"} {
+		if _, err := f.Put(t.Context(), File{ID: "file-a"}, strings.NewReader("text")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(f.path("file-a", kind)); err != nil {
+			t.Fatal(err)
+		}
+		file, _, err := f.Open(t.Context(), "file-a")
+		if kind == "data" && !errors.Is(err, journal.ErrDamaged) || kind == "json" && err != nil {
+			t.Errorf("without its %s: %v", kind, err)
+		}
+		if err == nil {
+			file.Close()
+		}
+		if err := f.Delete(t.Context(), "file-a"); err != nil || f.total != 0 {
+			t.Errorf("deleted without its %s: %v; %d bytes", kind, err, f.total)
+		}
+	}
+}

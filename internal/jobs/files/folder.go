@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -272,6 +273,9 @@ func (f *Folder) open(id string) (*os.File, File, error) {
 		return nil, x, fmt.Errorf("%w: %s", ErrNotFound, id)
 	}
 	file, err := os.Open(f.path(id, "data"))
+	if errors.Is(err, fs.ErrNotExist) { // removed by hand: no later attempt finds it
+		return nil, x, fmt.Errorf("%w: file %s: its content is gone", journal.ErrDamaged, id)
+	}
 	if err != nil {
 		return nil, x, fmt.Errorf("jobs: %w", err)
 	}
@@ -307,12 +311,12 @@ func (f *Folder) Delete(_ context.Context, id string) error {
 	if !ok {
 		return fmt.Errorf("%w: %s", ErrNotFound, id)
 	}
-	if err := os.Remove(f.path(id, "json")); err != nil {
+	if err := os.Remove(f.path(id, "json")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("jobs: %w", err)
 	}
 	delete(f.all, id)
 	f.total -= x.Bytes
-	if err := os.Remove(f.path(id, "data")); err != nil {
+	if err := os.Remove(f.path(id, "data")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("jobs: %w", err)
 	}
 	return nil
