@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -109,6 +110,37 @@ func TestRemovedReplica(t *testing.T) {
 	defer r.close()
 	if p, _ := r.now(); p != nil {
 		t.Errorf("after a restart it keeps %+v", p)
+	}
+}
+
+// TestUnfinishedFormation: a process that ended while it formed the replicated store finds both. The single copy stays
+// until the other store has answered that it has the record of the lease.
+func TestUnfinishedFormation(t *testing.T) {
+	for name, x := range map[string]struct {
+		register *memoryRegister
+		formed   bool
+		fails    bool
+	}{
+		"not formed":              {&memoryRegister{}, false, false},
+		"not formed, lost answer": {&memoryRegister{lost: 1}, false, false},
+		"formed":                  {&memoryRegister{revision: 3}, true, false},
+		"formed, lost answer":     {&memoryRegister{revision: 3, lost: 1}, true, false},
+		"no answer":               {&memoryRegister{lost: 1 << 30}, false, true},
+	} {
+		s := &Store{path: t.TempDir(), log: slog.New(slog.DiscardHandler)}
+		if err := os.MkdirAll(s.singleDir(), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		if x.fails {
+			ctx, cancel = context.WithTimeout(t.Context(), 3*electionTick)
+		}
+		formed, err := s.formed(ctx, x.register, &plan{ID: "x"})
+		cancel()
+		_, gone := os.Stat(s.singleDir())
+		if formed != x.formed || (err != nil) != x.fails || (gone != nil) != x.formed {
+			t.Errorf("%s: formed %v, %v; the single copy: %v", name, formed, err, gone)
+		}
 	}
 }
 

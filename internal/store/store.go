@@ -124,10 +124,8 @@ func (s *Store) OpenLease(ctx context.Context, waits func(why string)) error {
 		if _, there := os.Stat(s.singleDir()); err != nil || there != nil {
 			return err
 		}
-		// The process ended while it formed the store. The lease record exists only if the copy was
-		// complete.
-		if _, revision, err := s.lease.read(ctx); err != nil || revision > 0 {
-			return errors.Join(err, s.retireSingle(p))
+		if formed, err := s.formed(ctx, s.lease, p); err != nil || formed {
+			return err
 		}
 		s.nc.Close()
 		s.mu.Lock()
@@ -153,6 +151,28 @@ func (s *Store) OpenLease(ctx context.Context, waits func(why string)) error {
 	}
 	s.lease, err = openWithin(ctx, s.nc, 1, func(error) {})
 	return err
+}
+
+// formed decides which store has the jobs, after this process ended while it formed the replicated one. That one has the
+// record of the lease only if the copy was complete: it then moves the single copy aside. Without an answer of the
+// replicated store nothing is decided.
+func (s *Store) formed(ctx context.Context, r register, p *plan) (bool, error) {
+	for { // retry as record does
+		try, cancel := context.WithTimeout(ctx, electionLimit)
+		_, revision, err := r.read(try)
+		cancel()
+		switch {
+		case err == nil && revision == 0:
+			return false, nil
+		case err == nil:
+			return true, s.retireSingle(p)
+		}
+		select {
+		case <-time.After(electionTick):
+		case <-ctx.Done():
+			return false, err
+		}
+	}
 }
 
 // openWithin opens the register of a store and retries until ctx ends. Requests before a leader is
