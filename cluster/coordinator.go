@@ -69,7 +69,8 @@ type Coordinator struct {
 	ctx         context.Context // for everything except the core
 	cancel      context.CancelFunc
 	wg          sync.WaitGroup
-	waitWeights func() // waits for the weight server's requests
+	tending     sync.WaitGroup // of the members of the store
+	waitWeights func()         // waits for the weight server's requests
 	closing     sync.Once
 }
 
@@ -273,6 +274,7 @@ func (c *Coordinator) close() {
 	if c.discover != nil {
 		c.discover.Close()
 	}
+	c.tending.Wait()    // it may open the jobs
 	if c.store != nil { // before the core, so that jobs record the interruption
 		c.store.CloseJobs()
 	}

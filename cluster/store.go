@@ -30,7 +30,7 @@ func (c *Coordinator) ServeJobs(a *api.Server) error {
 	if err := c.store.Serve(store.Front{Engine: c.engines, API: a, Mount: mount, Parallel: c.parallel()}); err != nil {
 		return err
 	}
-	c.wg.Go(c.members.Run)
+	c.tending.Go(c.members.Run)
 	return nil
 }
 

@@ -37,6 +37,7 @@ type Members struct {
 	log    *slog.Logger
 	ctx    context.Context
 	names  *names
+	open   func() error // opens the jobs of the store, and runs them
 
 	op     sync.Mutex        // held during one change; guards the fields below
 	tended bool              // the plan is recorded in the store
@@ -46,7 +47,8 @@ type Members struct {
 // NewMembers works until ctx ends. named lists the processes that keep replicas once two of them
 // are connected. Add names further ones.
 func NewMembers(ctx context.Context, s *Store, g *gossip.Node, r *rpc.System, named []string) *Members {
-	return &Members{store: s, gossip: g, rpc: r, log: s.log, ctx: ctx, names: newNames(named), sent: map[uint64]uint32{}}
+	return &Members{store: s, gossip: g, rpc: r, log: s.log, ctx: ctx, names: newNames(named), sent: map[uint64]uint32{},
+		open: s.reopenJobs}
 }
 
 // names holds the processes that may be asked to found a replicated store.

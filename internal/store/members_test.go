@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/gossip"
 	"github.com/shoal-llm/shoal/internal/hostname"
+	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
@@ -141,6 +142,35 @@ func TestUnfinishedFormation(t *testing.T) {
 		if formed != x.formed || (err != nil) != x.fails || (gone != nil) != x.formed {
 			t.Errorf("%s: formed %v, %v; the single copy: %v", name, formed, err, gone)
 		}
+	}
+}
+
+// TestJobsAreOpenedAgain: the jobs could not be opened after the store was moved, for example without a majority. They are
+// opened later, and not after the coordinator has ended.
+func TestJobsAreOpenedAgain(t *testing.T) {
+	g := membersOf(t.TempDir(), nil)
+	g.log = slog.New(slog.DiscardHandler)
+	ctx, cancel := context.WithCancel(t.Context())
+	g.ctx = ctx
+	tries := 0
+	g.open = func() error {
+		if tries++; tries == 1 {
+			return errLost
+		}
+		g.store.store = new(jobs.Store)
+		return nil
+	}
+	for i, fails := range []bool{true, false, false} {
+		if why := g.reopen(); (why != "") != fails {
+			t.Errorf("attempt %d: %q", i+1, why)
+		}
+	}
+	if !g.store.jobsOpen() || tries != 2 {
+		t.Errorf("opened %d times: %v", tries, g.store.jobsOpen())
+	}
+	g.store.store = nil
+	if cancel(); g.reopen() != "" || tries != 2 {
+		t.Error("opened after the end")
 	}
 }
 

@@ -77,6 +77,9 @@ func (l *lateness) log(why string, now time.Time) bool {
 
 // formOrTend returns the current obstacle, or "" if there is none or no process was named.
 func (g *Members) formOrTend() string {
+	if why := g.reopen(); why != "" {
+		return why
+	}
 	if g.store.alone == nil {
 		if err := g.tend(); err != nil && g.ctx.Err() == nil {
 			return "updating the members of the store failed: " + err.Error()
@@ -93,6 +96,18 @@ func (g *Members) formOrTend() string {
 	if err := g.replicate(p); err != nil {
 		return "the store was not replicated; trying again: " + err.Error()
 	}
+	return ""
+}
+
+// reopen opens the jobs again if they could not be opened after a move. It returns the obstacle, or "".
+func (g *Members) reopen() string {
+	if g.store.jobsOpen() || g.ctx.Err() != nil {
+		return ""
+	}
+	if err := g.open(); err != nil {
+		return "the job store cannot be opened; trying again: " + err.Error()
+	}
+	g.log.Info("the job store is open again")
 	return ""
 }
 
@@ -240,11 +255,9 @@ func (g *Members) replicate(p *plan) error {
 		_ = to.Close()
 		_ = files.Close()
 		nc.Close()
-		if err := s.OpenJobs(); err != nil {
-			s.front.Mount.Refuse("The job store cannot be opened: "+err.Error()+".", time.Minute)
-			return err
+		if again := s.reopenJobs(); again != nil {
+			s.front.Mount.Refuse("The job store cannot be opened: "+again.Error()+".", time.Minute)
 		}
-		s.startJobs()
 		return err
 	}
 	s.nc.Close()

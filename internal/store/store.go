@@ -471,6 +471,22 @@ func (s *Store) Serve(f Front) error {
 	return nil
 }
 
+// jobsOpen reports whether the jobs are open.
+func (s *Store) jobsOpen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.store != nil
+}
+
+// reopenJobs opens and runs the jobs again, after a failure closed them.
+func (s *Store) reopenJobs() error {
+	if err := s.OpenJobs(); err != nil {
+		return err
+	}
+	s.startJobs()
+	return nil
+}
+
 // startJobs runs the jobs of the store.
 func (s *Store) startJobs() {
 	s.mu.Lock()
