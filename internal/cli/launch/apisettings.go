@@ -23,13 +23,15 @@ import (
 
 // apiSettings holds the settings of the API that come from the operator's files: keys,
 // certificate and audit log. SIGHUP reloads them. A change of their files reloads keys and
-// certificate.
+// certificate, the certificate also while this process is a standby.
 type apiSettings struct {
 	flags   *listenFlags
 	log     *slog.Logger
 	cert    atomic.Pointer[tls.Certificate]
 	audit   *reopenableFile // nil: none
 	hangups chan os.Signal
+	follows sync.WaitGroup // the file of the certificate
+	quit    chan struct{}
 
 	tracer *tracing.Tracer // nil if tracing is off
 }
@@ -42,7 +44,8 @@ const watchInterval = 2 * time.Second
 
 // openSettings opens the files. From then on it handles SIGHUP, until close.
 func (f *listenFlags) openSettings(e *ui.Env, log *slog.Logger) (*apiSettings, error) {
-	s := &apiSettings{flags: f, log: log, hangups: make(chan os.Signal, 1)}
+	s := &apiSettings{flags: f, log: log, hangups: make(chan os.Signal, 1), quit: make(chan struct{})}
+	before := fileStates(f.TLSCert, f.TLSKey)
 	if err := s.readCertificate(); err != nil {
 		return nil, err
 	}
@@ -61,7 +64,27 @@ func (f *listenFlags) openSettings(e *ui.Env, log *slog.Logger) (*apiSettings, e
 	if !ui.IsTerminal(e.Stdin) { // at a terminal, SIGHUP reports its loss and ends the program
 		signal.Notify(s.hangups, syscall.SIGHUP)
 	}
+	if f.TLSCert != "" {
+		s.follows.Go(func() { s.followCertificate(before) })
+	}
 	return s, nil
+}
+
+// followCertificate reads the certificate again whenever its files change, until close.
+func (s *apiSettings) followCertificate(before []string) {
+	t := time.NewTicker(watchInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.quit:
+			return
+		case <-t.C:
+		}
+		if now := fileStates(s.flags.TLSCert, s.flags.TLSKey); !slices.Equal(before, now) {
+			before = now
+			s.logReload("certificate", s.readCertificate(), fileChanged)
+		}
+	}
 }
 
 // tracerOrNil returns the tracer; s may be nil.
@@ -74,6 +97,8 @@ func (s *apiSettings) tracerOrNil() *tracing.Tracer {
 
 func (s *apiSettings) close() {
 	signal.Stop(s.hangups)
+	close(s.quit)
+	s.follows.Wait()
 	if s.audit != nil {
 		s.audit.close()
 	}
@@ -143,13 +168,15 @@ func (s *apiSettings) readCertificate() error {
 	return nil
 }
 
-// watch reloads the files until ctx ends. A file that cannot be read changes nothing.
-func (s *apiSettings) watch(ctx context.Context, srv *api.Server) {
+const fileChanged = "a file has changed"
+
+// watch reloads the keys when their file changes, and all files on SIGHUP, until ctx ends. A file that cannot be read
+// changes nothing. before is the state of the file when the keys of srv were read.
+func (s *apiSettings) watch(ctx context.Context, srv *api.Server, before []string) {
 	t := time.NewTicker(watchInterval)
 	defer t.Stop()
-	before := s.fileStates()
 	for {
-		why := "a file has changed"
+		why := fileChanged
 		select {
 		case <-ctx.Done():
 			return
@@ -158,15 +185,15 @@ func (s *apiSettings) watch(ctx context.Context, srv *api.Server) {
 			if s.audit != nil {
 				s.logReload("audit log", s.audit.reopen(), why)
 			}
+			if s.flags.TLSCert != "" {
+				s.logReload("certificate", s.readCertificate(), why)
+			}
 		case <-t.C:
-			if slices.Equal(before, s.fileStates()) {
+			if slices.Equal(before, fileStates(s.flags.APIKeys)) {
 				continue
 			}
 		}
-		before = s.fileStates()
-		if s.flags.TLSCert != "" {
-			s.logReload("certificate", s.readCertificate(), why)
-		}
+		before = fileStates(s.flags.APIKeys)
 		keys, err := s.flags.keys()
 		if err == nil {
 			err = srv.SetKeys(keys)
@@ -183,10 +210,10 @@ func (s *apiSettings) logReload(what string, err error, why string) {
 	s.log.Info(what+" reloaded", "reason", why)
 }
 
-// fileStates returns a text per file that changes when the file changes.
-func (s *apiSettings) fileStates() []string {
+// fileStates returns a text per file that changes when the file changes. It leaves out empty paths.
+func fileStates(paths ...string) []string {
 	var out []string
-	for _, path := range []string{s.flags.APIKeys, s.flags.TLSCert, s.flags.TLSKey} {
+	for _, path := range paths {
 		if path == "" {
 			continue
 		}

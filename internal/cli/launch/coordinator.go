@@ -219,6 +219,7 @@ func (c *CoordinatorCmd) nodeHint(gossip string, key security.Key) string {
 // serveAPI serves the API on a listener until the context ends or the coordinator loses its
 // lease, and then drains. It calls ready, unless nil, once with the address of the API.
 func serveAPI(e *ui.Env, co *cluster.Coordinator, l net.Listener, settings *apiSettings, ready func(addr string)) error {
+	before := fileStates(settings.flags.APIKeys)
 	cfg, err := settings.config()
 	if err != nil {
 		return err
@@ -240,7 +241,7 @@ func serveAPI(e *ui.Env, co *cluster.Coordinator, l net.Listener, settings *apiS
 	defer cancel()
 	watched := make(chan struct{})
 	defer func() { cancel(); <-watched }()
-	go func() { defer close(watched); settings.watch(ctx, srv) }()
+	go func() { defer close(watched); settings.watch(ctx, srv, before) }()
 	go func() {
 		select {
 		case <-co.Lost():

@@ -19,12 +19,11 @@ func TestAPIKeysArePrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &listenFlags{APIKeys: path}
-	settings := &apiSettings{flags: f}
 	keys, err := f.keys()
 	if err != nil || len(keys) != 1 {
 		t.Fatal(keys, err)
 	}
-	before := settings.fileStates()
+	before := fileStates(path)
 	for _, mode := range []os.FileMode{0o644, 0o640, 0o666} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
@@ -33,7 +32,7 @@ func TestAPIKeysArePrivate(t *testing.T) {
 			!strings.Contains(err.Error(), "chmod 600 "+path) {
 			t.Errorf("%04o: %v %v", mode, keys, err)
 		}
-		if now := settings.fileStates(); now[0] == before[0] {
+		if now := fileStates(path); now[0] == before[0] {
 			t.Errorf("a change to %04o is not noticed", mode)
 		}
 	}
