@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -100,10 +101,10 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	if cfg.Draft != "" && cfg.Serve.Speculate == "" {
 		cfg.Serve.Speculate = string(speculate.Model)
 	}
+	if cfg.Serve.Shares = maps.Clone(cfg.Serve.Shares); cfg.Serve.Shares == nil { // the caller's map stays as it is
+		cfg.Serve.Shares = map[string]float64{}
+	}
 	for i, x := range cfg.Shares {
-		if cfg.Serve.Shares == nil {
-			cfg.Serve.Shares = map[string]float64{}
-		}
 		cfg.Serve.Shares[fmt.Sprintf("socket-%d", i)] = x
 	}
 	models, err := openModels(append([]ServeConfig{cfg.Serve}, cfg.Others...))

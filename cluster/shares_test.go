@@ -36,3 +36,13 @@ func TestShares(t *testing.T) {
 		waitIdle(t, e)
 	}
 }
+
+// TestSharesOfTheCaller: the shares of one cluster do not appear in the settings of another that its caller starts with the
+// same ServeConfig.
+func TestSharesOfTheCaller(t *testing.T) {
+	shares := map[string]float64{"socket-0": 3}
+	startLocal(t, LocalConfig{Serve: ServeConfig{Model: goldenDir, Shares: shares}, Sockets: 2, Shares: []float64{1, 2}})
+	if len(shares) != 1 || shares["socket-0"] != 3 {
+		t.Errorf("the caller's shares are now %v", shares)
+	}
+}
