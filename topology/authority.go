@@ -167,6 +167,7 @@ type Authority struct {
 	refused          map[string]refusal    // nodes that are up and cannot take part
 	waiting          map[string]bool       // nodes that have not answered in this phase
 	drained          map[string]uint64     // incarnations of the drained nodes
+	drainedOrder     []string              // their ids, in the order in which they were drained
 	unreachable      [][2]string           // pairs that cannot reach each other, as reported in this phase
 	quarantined      map[string]quarantine // nodes that others could not reach
 	mappings         map[mappingOf]Mapping // chosen mappings
@@ -194,7 +195,7 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	if drained == nil {
 		drained = map[string]uint64{}
 	}
-	return &Authority{cfg: cfg, phase: Gathering, reported: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{},
+	return &Authority{cfg: cfg, drainedOrder: slices.Sorted(maps.Keys(drained)), phase: Gathering, reported: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{},
 		drained: drained, capped: map[string]string{}, quarantined: map[string]quarantine{}, fenced: map[string]Fence{},
 		faults: map[string]faultCount{}, mappings: map[mappingOf]Mapping{}, reason: "no node has joined yet"}
 }
@@ -317,10 +318,35 @@ func (a *Authority) Drain(id string, incarnation uint64) (out []Effect, last boo
 		return nil, true
 	}
 	a.drained[id] = incarnation
+	a.drainedOrder = append(slices.DeleteFunc(a.drainedOrder, func(x string) bool { return x == id }), id)
+	a.forgetDrained()
 	if a.isMember(id) {
 		return a.replan(KindDrained, id, fmt.Sprintf("node %s drains", id), true), false
 	}
 	return []Effect{RetireNode{Node: n, Epoch: a.retireUpTo()}}, false
+}
+
+// maxGoneDrained is how many drained nodes are remembered that are not up. One that was lost by mistake comes back soon.
+const maxGoneDrained = 256
+
+// forgetDrained drops the drained nodes that are gone for the longest time, beyond maxGoneDrained. A node without a fixed
+// name has another one after each restart, and all of them are in each write of the lease.
+func (a *Authority) forgetDrained() {
+	gone := 0
+	for i := len(a.drainedOrder) - 1; i >= 0; i-- {
+		id := a.drainedOrder[i]
+		incarnation, drained := a.drained[id]
+		if n, up := a.nodes[id]; drained && up && n.Incarnation == incarnation {
+			continue
+		}
+		if drained {
+			gone++
+		}
+		if !drained || gone > maxGoneDrained {
+			delete(a.drained, id)
+			a.drainedOrder = slices.Delete(a.drainedOrder, i, i+1)
+		}
+	}
 }
 
 // Undrain lets a drained node take part again, after Settle. It returns false if the node is not

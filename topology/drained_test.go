@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"fmt"
 	"maps"
 	"testing"
 	"time"
@@ -182,5 +183,36 @@ func TestDrainedIsRecorded(t *testing.T) {
 		if sets := recordedSets(effects); !maps.Equal(sets[0], one) {
 			t.Errorf("%s: recorded %v", name, sets)
 		}
+	}
+}
+
+// TestDrainedNodesThatAreGone: nodes without a fixed name are drained at each of their ends. The newest are remembered,
+// because a node that was lost by mistake comes back drained. One that is up stays drained in any case.
+func TestDrainedNodesThatAreGone(t *testing.T) {
+	a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 1, Settle: time.Second,
+		Backoff: time.Second, ModelHash: "m", Drained: map[string]uint64{"earlier": 1, "here": 1}})
+	a.Up(node("here", 1))
+	a.Up(node("stays", 1))
+	const all = 4 * maxGoneDrained
+	for i := range all {
+		id := fmt.Sprint("n", i)
+		a.Up(node(id, 1))
+		if _, last := a.Drain(id, 1); last {
+			t.Fatalf("%s is the last node", id)
+		}
+		a.Down(id, 1)
+	}
+	if n := len(a.Drained()); n > maxGoneDrained+2 || n != len(a.drainedOrder) {
+		t.Errorf("%d drained nodes are remembered, %d in order", n, len(a.drainedOrder))
+	}
+	newest := fmt.Sprint("n", all-1)
+	if a.Drained()["here"] != 1 || a.Drained()[newest] != 1 || a.Drained()["n0"] != 0 || a.Drained()["earlier"] != 0 {
+		t.Errorf("the wrong ones: %v", a.Drained())
+	}
+	if a.Up(node(newest, 1)); !a.isOut(a.nodes[newest]) {
+		t.Error("a drained node that was lost by mistake takes part")
+	}
+	if !a.Undrain("here") || a.Drained()["here"] != 0 {
+		t.Error("not undrained")
 	}
 }
