@@ -195,8 +195,9 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	if drained == nil {
 		drained = map[string]uint64{}
 	}
-	return &Authority{cfg: cfg, drainedOrder: slices.Sorted(maps.Keys(drained)), phase: Gathering, reported: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{},
-		drained: drained, capped: map[string]string{}, quarantined: map[string]quarantine{}, fenced: map[string]Fence{},
+	return &Authority{cfg: cfg, phase: Gathering, reported: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{},
+		drained: drained, drainedOrder: slices.Sorted(maps.Keys(drained)), capped: map[string]string{},
+		quarantined: map[string]quarantine{}, fenced: map[string]Fence{},
 		faults: map[string]faultCount{}, mappings: map[mappingOf]Mapping{}, reason: "no node has joined yet"}
 }
 

@@ -61,7 +61,8 @@ func TestProposalKeepsItsStore(t *testing.T) {
 // the forming of the store: the operator names another process. Without that the plan stays, also after a restart that has
 // forgotten the names.
 func TestProposalOfAStartedReplica(t *testing.T) {
-	kept := &plan{ID: "x", Self: "c", Revision: 2, Members: []member{{Name: "c", Route: "c:1"}, {Name: "a", Route: "a:1"}, {Name: "b", Route: "b:1"}}}
+	kept := &plan{ID: "x", Self: "c", Revision: 2,
+		Members: []member{{Name: "c", Route: "c:1"}, {Name: "a", Route: "a:1"}, {Name: "b", Route: "b:1"}}}
 	for name, x := range map[string]struct {
 		named, connected []string
 		want             []string

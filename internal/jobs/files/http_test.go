@@ -155,7 +155,8 @@ func TestContextsOfSeveralModels(t *testing.T) {
 	}
 	old, err := json.Marshal(generate.SavedContext{Tenant: "ann", Name: "book", Created: 1, Fingerprint: "a", IDs: []int32{1}})
 	if err == nil {
-		_, err = f.Put(ctx, File{ID: sharedContextFile("ann", "book"), Filename: "book", Purpose: forContexts, CreatedAt: 1}, bytes.NewReader(old))
+		_, err = f.Put(ctx, File{ID: sharedContextFile("ann", "book"), Filename: "book", Purpose: forContexts, CreatedAt: 1},
+			bytes.NewReader(old))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +192,8 @@ func TestContextsOfSeveralModels(t *testing.T) {
 	for i := range maxOfName + 2 {
 		save("ann", fmt.Sprint("m", i), int64(10+i))
 	}
-	if got := names(); len(got) != maxOfName+1 || slices.Contains(got, "ann m1") || !slices.Contains(got, "ann m2") || !slices.Contains(got, "bob b") {
+	if got := names(); len(got) != maxOfName+1 || slices.Contains(got, "ann m1") || !slices.Contains(got, "ann m2") ||
+		!slices.Contains(got, "bob b") {
 		t.Errorf("of %d models: %q", maxOfName+2, got)
 	}
 }
