@@ -101,7 +101,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	if cfg.Draft != "" && cfg.Serve.Speculate == "" {
 		cfg.Serve.Speculate = string(speculate.Model)
 	}
-	if cfg.Serve.Shares = maps.Clone(cfg.Serve.Shares); cfg.Serve.Shares == nil { // the caller's map stays as it is
+	if cfg.Serve.Shares = maps.Clone(cfg.Serve.Shares); cfg.Serve.Shares == nil { // not the map of the caller
 		cfg.Serve.Shares = map[string]float64{}
 	}
 	for i, x := range cfg.Shares {
