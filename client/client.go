@@ -44,7 +44,7 @@ func New(server, key string) *Client {
 
 // Error is an error response of the server.
 type Error struct {
-	Status  int    // of HTTP
+	Status  int    // of HTTP; 200 if the error came within a stream
 	Code    string // stable; "" where it has none
 	Param   string // the member that is wrong, if one is
 	Message string
@@ -53,6 +53,9 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
+	if e.Status == http.StatusOK { // within a stream
+		return e.Message
+	}
 	return fmt.Sprintf("%d %s: %s", e.Status, http.StatusText(e.Status), e.Message)
 }
 
@@ -159,15 +162,19 @@ func (c *Client) once(ctx context.Context, method, path string, header http.Head
 	return nil, refusal(resp)
 }
 
+// errorBody is the JSON of an error, as the body of an answer or as the data of an event.
+type errorBody struct {
+	Object string // of an event that is no error
+	Error  *struct{ Message, Code, Param string }
+}
+
 // refusal reads an error answer.
 func refusal(resp *http.Response) error {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
 		return fmt.Errorf("%s: %w", resp.Status, err)
 	}
-	var body struct {
-		Error *struct{ Message, Code, Param string }
-	}
+	var body errorBody
 	e := &Error{Status: resp.StatusCode, Message: string(bytes.TrimSpace(text))}
 	if json.Unmarshal(text, &body) == nil && body.Error != nil {
 		e.Message, e.Code, e.Param = body.Error.Message, body.Error.Code, body.Error.Param
@@ -193,10 +200,12 @@ func get[T any](ctx context.Context, c *Client, method, path string, header http
 	return out, nil
 }
 
-// Data calls take with the data of each server-sent event of a body, until take returns an error.
+// Data calls take with the data of each server-sent event of a body, until take returns an error. A line
+// without an end, at which a connection broke, is no event.
 func Data(body io.Reader, take func([]byte) error) error {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, 32<<20)
+	lines.Split(func(data []byte, _ bool) (advance int, token []byte, err error) { return bufio.ScanLines(data, false) })
 	for lines.Scan() {
 		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
 		if !ok {

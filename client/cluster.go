@@ -24,9 +24,9 @@ type ErrNotReady struct{ Reason string }
 func (e *ErrNotReady) Error() string { return "not serving: " + e.Reason }
 
 // Ready returns nil if the server would accept a request now, and otherwise an [ErrNotReady] with the
-// reason.
+// reason. It asks once, whatever RetryTimeout is.
 func (c *Client) Ready(ctx context.Context) error {
-	resp, err := c.Do(ctx, http.MethodGet, "/ready", nil)
+	resp, err := c.once(ctx, http.MethodGet, "/ready", nil, nil)
 	if err == nil {
 		return resp.Body.Close()
 	}
@@ -85,6 +85,22 @@ var (
 	ErrStreamEnded = errors.New("the server ended the stream: repeat the request, here or at a coordinator that took over")
 )
 
+// codeStoreAway is the code of an error that ends a stream while the store of the server does not answer.
+const codeStoreAway = "store_unavailable"
+
+// streamError returns the error that the data of an event holds, or nil.
+func streamError(data []byte) error {
+	var body errorBody
+	if json.Unmarshal(data, &body) != nil || body.Object != "" || body.Error == nil {
+		return nil
+	}
+	e := &Error{Status: http.StatusOK, Code: body.Error.Code, Param: body.Error.Param, Message: body.Error.Message}
+	if e.Code == codeStoreAway {
+		return fmt.Errorf("%w (%w)", ErrStreamEnded, e)
+	}
+	return e
+}
+
 // follow reads a stream of events; it never returns nil.
 func (c *Client) follow(ctx context.Context, path string, take func([]byte) error) error {
 	resp, err := c.do(ctx, http.MethodGet, path, http.Header{"Accept": {"text/event-stream"}}, nil)
@@ -93,7 +109,12 @@ func (c *Client) follow(ctx context.Context, path string, take func([]byte) erro
 	}
 	defer resp.Body.Close()
 	taken := error(nil)
-	err = Data(resp.Body, func(data []byte) error { taken = take(data); return taken })
+	err = Data(resp.Body, func(data []byte) error {
+		if taken = streamError(data); taken == nil {
+			taken = take(data)
+		}
+		return taken
+	})
 	switch {
 	case taken != nil:
 		return taken
