@@ -193,7 +193,7 @@ func (l *attemptRun) resume(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if e := apierr.Of(err); storeAway(e.Status) {
+		if e := apierr.Of(err); Away(e.Status) {
 			return failed{Failure: Failure{Code: e.Code, Message: e.Message, Forgiven: true}}
 		}
 		status, body := apierr.ErrorStatus(err)
@@ -224,9 +224,9 @@ func (l *attemptRun) resume(ctx context.Context) error {
 	})
 }
 
-// storeAway reports whether an accepted request could not be read for a reason outside of it, by the status of the error:
-// the store or another part of the server is not available at the moment.
-func storeAway(status int) bool {
+// Away reports whether a request could not be read or accepted for a reason outside of it, by the status of the error: the
+// store or another part of the server is not available at the moment, or has too many jobs.
+func Away(status int) bool {
 	return status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout || status == http.StatusTooManyRequests
 }
 

@@ -106,3 +106,21 @@ func TestSeedIsDrawn(t *testing.T) {
 		}
 	}
 }
+
+// A line that the server refuses with any status is an error line. The lines after it run.
+func TestRefusedLineDoesNotStallABatch(t *testing.T) {
+	h := open(t, journaltest.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})
+	for range 2 {
+		h.want(200, "POST", "/v1/completions", `{"session":"s","prompt":"x","max_tokens":2}`)
+	}
+	in := h.upload(`{"custom_id":"moved","method":"POST","url":"/v1/completions","body":{"session":"s","session_turns":1,"prompt":"x"}}` +
+		"\n" + batchLines(2))
+	id := h.want(200, "POST", "/v1/batches", batchOf(in))["id"].(string)
+	b := h.batchUntil(id, ended)
+	if c := fmt.Sprint(b["request_counts"]); c != "map[completed:2 failed:1 total:3]" {
+		t.Errorf("%v", b)
+	}
+	if bad := h.lines(b["error_file_id"]); len(bad) != 1 || bad[0]["response"].(map[string]any)["status_code"] != 409.0 {
+		t.Errorf("%v", bad)
+	}
+}

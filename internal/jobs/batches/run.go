@@ -232,9 +232,11 @@ func (v *Service) feed(ctx context.Context, b *batch) error {
 		if err == nil {
 			continue
 		}
-		if status, _ := apierr.ErrorStatus(err); status != http.StatusBadRequest && status != http.StatusNotFound &&
-			status != http.StatusRequestEntityTooLarge {
-			return err // the store failed: the next tick tries again
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if jobs.Away(apierr.Of(err).Status) {
+			return err // the next tick tries again
 		}
 		f.refused[f.next] = err
 	}
