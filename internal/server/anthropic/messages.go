@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/turns"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
@@ -120,13 +121,13 @@ func (s *API) messagesTalk(f *jsonbody.Object) (c generate.Chat) {
 		return c
 	}
 	c.AddGenerationPrompt, c.Merge = true, true
-	r := messageReader{generate.TurnReader{Limits: s.Config.Limits}}
+	r := messageReader{turns.Reader{Limits: s.Config.Limits}}
 	if system := r.system(f.Get("system")); system != "" {
 		c.Messages = append(c.Messages, engine.Message{Role: "system", Content: system})
 	}
-	list, e := generate.MessageList(f.Get("messages"), s.Config.Limits)
+	list, e := turns.List(f.Get("messages"), s.Config.Limits)
 	r.Fail(e)
-	last := generate.NewestUserTurn(generate.Roles(list), true)
+	last := turns.NewestOfUser(turns.Roles(list), true)
 	for i, raw := range list {
 		if r.Err == nil {
 			c.Messages = append(c.Messages, r.turnsOf("messages["+strconv.Itoa(i)+"]", raw, i == last)...)
@@ -151,7 +152,7 @@ func (s *API) messagesTalk(f *jsonbody.Object) (c generate.Chat) {
 }
 
 // messageReader reads the turns of Messages.
-type messageReader struct{ generate.TurnReader }
+type messageReader struct{ turns.Reader }
 
 // system joins the blocks of a system prompt. It drops header blocks that some clients add
 // (x-anthropic-billing-header, with a new value each time): they are not for the model, and would

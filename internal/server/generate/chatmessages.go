@@ -8,13 +8,20 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/turns"
 )
 
+// chatReader reads the messages of OpenAI's chats.
+type chatReader struct {
+	turns.Reader
+	legacy string // id of the newest function_call
+}
+
 // messages reads the messages of a chat.
-func (c *TurnReader) messages(v json.RawMessage, continues bool) []engine.Message {
-	list, e := MessageList(v, c.Limits)
+func (c *chatReader) messages(v json.RawMessage, continues bool) []engine.Message {
+	list, e := turns.List(v, c.Limits)
 	c.Fail(e)
-	last := NewestUserTurn(Roles(list), continues)
+	last := turns.NewestOfUser(turns.Roles(list), continues)
 	out := make([]engine.Message, 0, len(list))
 	for i, raw := range list {
 		c.Newest = i == last
@@ -25,7 +32,7 @@ func (c *TurnReader) messages(v json.RawMessage, continues bool) []engine.Messag
 	return out
 }
 
-func (c *TurnReader) message(i int, raw json.RawMessage) engine.Message {
+func (c *chatReader) message(i int, raw json.RawMessage) engine.Message {
 	at := "messages[" + strconv.Itoa(i) + "]"
 	msg, e := jsonbody.Parse(raw, nil)
 	if e != nil {
@@ -42,7 +49,7 @@ func (c *TurnReader) message(i int, raw json.RawMessage) engine.Message {
 	if c.Err != nil {
 		return out
 	}
-	role := c.CheckRole(at, out.Role)
+	role := c.role(at, out.Role)
 	switch {
 	case out.Role == "function":
 		out.CallID = c.legacy
@@ -63,7 +70,7 @@ func (c *TurnReader) message(i int, raw json.RawMessage) engine.Message {
 	}
 	out.Content = c.Text(at+".content", content)
 	if out.Role == "assistant" {
-		out.Content = JoinLines(out.Content, str("refusal"))
+		out.Content = turns.JoinLines(out.Content, str("refusal"))
 		out.Thought = c.thought(at, msg)
 		out.Empty = out.Calls != nil && content == nil && out.Content == ""
 		c.Thoughts = nil
@@ -76,22 +83,16 @@ func (c *TurnReader) message(i int, raw json.RawMessage) engine.Message {
 	return out
 }
 
-// CheckRole returns the role of a message in a template.
-func (c *TurnReader) CheckRole(at, role string) string {
-	switch role {
-	case "system", "user", "assistant", "tool":
-		return role
-	case "developer": // OpenAI's newer name; templates have the older one
-		return "system"
-	case "function": // OpenAI's older form of tools
-		if c.legacy == "" {
-			c.Fail(apierr.InvalidCode(at+".role", "unsupported_parameter",
-				"'%s.role' is %q, and no message before it has a 'function_call'. Use 'tool'.", at, role))
-		}
-		return "tool"
+// role returns the role of a message in a template.
+func (c *chatReader) role(at, role string) string {
+	if role != "function" { // OpenAI's older form of tools
+		return c.CheckRole(at, role)
 	}
-	c.Fail(apierr.Invalid(at+".role", "'%s.role' must be system, developer, user, assistant or tool, got %.40q.", at, role))
-	return role
+	if c.legacy == "" {
+		c.Fail(apierr.InvalidCode(at+".role", "unsupported_parameter",
+			"'%s.role' is %q, and no message before it has a 'function_call'. Use 'tool'.", at, role))
+	}
+	return "tool"
 }
 
 func CallsOfOthers(at string) *apierr.Error {
@@ -99,7 +100,7 @@ func CallsOfOthers(at string) *apierr.Error {
 }
 
 // thought returns the assistant's thought before its answer, under any of the names in use.
-func (c *TurnReader) thought(at string, msg *jsonbody.Object) string {
+func (c *chatReader) thought(at string, msg *jsonbody.Object) string {
 	found := ""
 	for _, name := range [...]string{"reasoning_content", "reasoning", "thinking"} {
 		v := msg.Get(name)
@@ -119,13 +120,13 @@ func (c *TurnReader) thought(at string, msg *jsonbody.Object) string {
 		for _, d := range details {
 			texts = append(texts, cmp.Or(d.Text, d.Summary))
 		}
-		found = JoinLines(append(*c.Thoughts, texts...)...)
+		found = turns.JoinLines(append(*c.Thoughts, texts...)...)
 	}
 	return found
 }
 
 // legacyCall converts a function_call to a tool call.
-func (c *TurnReader) legacyCall(at string, i int, v json.RawMessage) json.RawMessage {
+func (c *chatReader) legacyCall(at string, i int, v json.RawMessage) json.RawMessage {
 	var call struct {
 		Name      string `json:"name"`
 		Arguments string `json:"arguments"`

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/turns"
 	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 	"github.com/shoal-llm/shoal/internal/text/toolcall"
@@ -104,7 +105,7 @@ func (s *Service) ParseConversation(f *jsonbody.Object) (c Chat) {
 	if f.Err != nil {
 		return c
 	}
-	r := TurnReader{Limits: s.Config.Limits}
+	r := chatReader{Reader: turns.Reader{Limits: s.Config.Limits}}
 	c.Messages, c.Left = r.messages(f.Get("messages"), c.ContinueFinal), r.Omitted
 	f.Fail(r.Err)
 	return c

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/turns"
 )
 
 type ollamaTurn struct {
@@ -34,14 +35,14 @@ func ollamaMessages(v json.RawMessage, lim jsonbody.Limits) ([]engine.Message, [
 	if v == nil || jsonbody.EmptyValue(v) {
 		return nil, nil, nil
 	}
-	turns, e := generate.MessageList(v, lim)
+	all, e := turns.List(v, lim)
 	if e != nil {
 		return nil, nil, e
 	}
-	last := generate.NewestUserTurn(generate.Roles(turns), false)
-	r := ollamaReader{TurnReader: generate.TurnReader{Limits: lim}}
+	last := turns.NewestOfUser(turns.Roles(all), false)
+	r := ollamaReader{Reader: turns.Reader{Limits: lim}}
 	var list []engine.Message
-	for i, raw := range turns {
+	for i, raw := range all {
 		r.Newest = i == last
 		if list = append(list, r.message(i, raw)); r.Err != nil {
 			return nil, nil, r.Err
@@ -51,7 +52,7 @@ func ollamaMessages(v json.RawMessage, lim jsonbody.Limits) ([]engine.Message, [
 }
 
 type ollamaReader struct {
-	generate.TurnReader
+	turns.Reader
 	open openCalls
 }
 
@@ -80,10 +81,10 @@ func (r *ollamaReader) message(i int, raw json.RawMessage) engine.Message {
 	out.Content = r.Text(at+".content", m.Content)
 	if images {
 		r.Omit(at + ".images")
-		out.Content = generate.JoinLines(out.Content, generate.OmittedContent("an image"))
+		out.Content = turns.JoinLines(out.Content, turns.OmittedContent("an image"))
 	}
 	if out.Role == "assistant" {
-		out.Thought = cmp.Or(m.Thinking, generate.JoinLines(*r.Thoughts...))
+		out.Thought = cmp.Or(m.Thinking, turns.JoinLines(*r.Thoughts...))
 		r.Thoughts = nil
 	}
 	return out

@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/turns"
 )
 
 // inItem is an item that a client sends, or that an earlier response holds.
@@ -94,7 +95,7 @@ func decodeItems(v json.RawMessage, lim jsonbody.Limits) (out []inItem, e *apier
 // last own items are of this request, the others of earlier responses. It also returns the places of
 // own items and parts that were left out.
 func (s *API) turnsOfItems(ctx context.Context, instructions string, items []inItem, own int) ([]engine.Message, []string, *apierr.Error) {
-	t := itemTurns{TurnReader: generate.TurnReader{Limits: s.Config.Limits}, removed: map[string]bool{}}
+	t := itemTurns{Reader: turns.Reader{Limits: s.Config.Limits}, removed: map[string]bool{}}
 	if instructions != "" {
 		t.out = append(t.out, engine.Message{Role: "system", Content: instructions})
 	}
@@ -109,7 +110,7 @@ func (s *API) turnsOfItems(ctx context.Context, instructions string, items []inI
 		}
 		roles[i] = items[i].Role
 	}
-	last := generate.NewestUserTurn(roles, false)
+	last := turns.NewestOfUser(roles, false)
 	for i, x := range items {
 		if i == len(items)-own {
 			t.Omitted = nil
@@ -131,7 +132,7 @@ func (s *API) turnsOfItems(ctx context.Context, instructions string, items []inI
 }
 
 type itemTurns struct {
-	generate.TurnReader
+	turns.Reader
 	out     []engine.Message
 	turn    *engine.Message // of the assistant, that is not whole
 	calls   []generate.ToolCall
@@ -222,7 +223,7 @@ func (t *itemTurns) add(x inItem) {
 
 // thought returns the text of a reasoning item.
 func (x inItem) thought(lim jsonbody.Limits) (string, *apierr.Error) {
-	r := generate.TurnReader{Limits: lim}
+	r := turns.Reader{Limits: lim}
 	if text := r.Text(x.at+".content", x.Content); text != "" || r.Err != nil {
 		return text, r.Err
 	}

@@ -1,4 +1,5 @@
-package generate
+// Package turns reads the turns of a conversation in any protocol: roles, and content as text.
+package turns
 
 import (
 	"cmp"
@@ -10,37 +11,36 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
-// TurnReader reads the turns of a conversation, in any protocol. It refuses content that is not
+// Reader reads the turns of a conversation, in any protocol. It refuses content that is not
 // text only in the newest message of the user. Elsewhere it leaves such content out and names it:
 // a client sends its history with every request, and could not continue otherwise.
-type TurnReader struct {
+type Reader struct {
 	Limits  jsonbody.Limits
 	Newest  bool     // the message is the newest one of the user
 	Omitted []string // places of omitted content
 
 	Thoughts *[]string // of the assistant's message that is read; nil: the message has another role
-	legacy   string    // id of the newest function_call
 
 	Err *apierr.Error // the first error; content after it is ignored
 }
 
 // Fail records the first error.
-func (c *TurnReader) Fail(e *apierr.Error) {
+func (c *Reader) Fail(e *apierr.Error) {
 	if c.Err == nil {
 		c.Err = e
 	}
 }
 
 // Omit records a place that was left out. The places go into a header, so their number is bounded.
-func (c *TurnReader) Omit(at string) {
+func (c *Reader) Omit(at string) {
 	if len(c.Omitted) < jsonbody.MaxNamed {
 		c.Omitted = append(c.Omitted, at)
 	}
 }
 
-// NewestUserTurn returns the index of the newest message of the user, or -1 if there is none or it was answered.
+// NewestOfUser returns the index of the newest message of the user, or -1 if there is none or it was answered.
 // continues: a last message of the assistant is the beginning of the answer that is asked for.
-func NewestUserTurn(roles []string, continues bool) int {
+func NewestOfUser(roles []string, continues bool) int {
 	if n := len(roles) - 1; continues && n >= 0 && roles[n] == "assistant" {
 		roles = roles[:n]
 	}
@@ -63,14 +63,14 @@ func Roles(list []json.RawMessage) []string {
 		var m struct {
 			Role string `json:"role"`
 		}
-		_ = jsonbody.Unmarshal(raw, &m) // TurnReader refuses a message that does not decode
+		_ = jsonbody.Unmarshal(raw, &m) // Reader refuses a message that does not decode
 		out[i] = m.Role
 	}
 	return out
 }
 
-// MessageList reads a list whose elements are decoded one by one.
-func MessageList(v json.RawMessage, lim jsonbody.Limits) (list []json.RawMessage, e *apierr.Error) {
+// List reads a list whose elements are decoded one by one.
+func List(v json.RawMessage, lim jsonbody.Limits) (list []json.RawMessage, e *apierr.Error) {
 	if v == nil {
 		return nil, apierr.InvalidCode("messages", "missing_required_parameter", "'messages' is required.")
 	}
@@ -87,9 +87,21 @@ func MessageList(v json.RawMessage, lim jsonbody.Limits) (list []json.RawMessage
 	return list, e
 }
 
+// CheckRole returns the role of a message in a template.
+func (c *Reader) CheckRole(at, role string) string {
+	switch role {
+	case "system", "user", "assistant", "tool":
+		return role
+	case "developer": // OpenAI's newer name; templates have the older one
+		return "system"
+	}
+	c.Fail(apierr.Invalid(at+".role", "'%s.role' must be system, developer, user, assistant or tool, got %.40q.", at, role))
+	return role
+}
+
 // Text reads content: a string, or a list of parts whose texts are joined by newlines (vLLM's
 // reading for templates that expect a string). Null and absent are empty.
-func (c *TurnReader) Text(at string, v json.RawMessage) string {
+func (c *Reader) Text(at string, v json.RawMessage) string {
 	if jsonbody.IsNull(v) {
 		return ""
 	}
@@ -115,7 +127,7 @@ func (c *TurnReader) Text(at string, v json.RawMessage) string {
 }
 
 // Part reads a part of content, or a block; false: it was left out.
-func (c *TurnReader) Part(at string, raw json.RawMessage) (text string, ok bool) {
+func (c *Reader) Part(at string, raw json.RawMessage) (text string, ok bool) {
 	var p map[string]json.RawMessage
 	if raw[0] != '{' || jsonbody.Unmarshal(raw, &p) != nil {
 		c.Fail(apierr.Invalid(at, "'%s' must be an object with 'type' and 'text'.", at))
@@ -140,7 +152,7 @@ func (c *TurnReader) Part(at string, raw json.RawMessage) (text string, ok bool)
 		return jsonbody.StringOf(p["refusal"]), true
 	case "thinking", "reasoning":
 		if c.Thoughts != nil {
-			inner := TurnReader{Limits: c.Limits}
+			inner := Reader{Limits: c.Limits}
 			*c.Thoughts = append(*c.Thoughts, cmp.Or(inner.Text(at+".thinking", p["thinking"]), jsonbody.StringOf(p["text"])))
 			c.Fail(inner.Err)
 			return "", false
@@ -188,7 +200,7 @@ func namedKind(kind string) string {
 }
 
 // document returns the text of one of Anthropic's documents, or false for another type of content.
-func (c *TurnReader) document(at string, p map[string]json.RawMessage) (text string, ok bool) {
+func (c *Reader) document(at string, p map[string]json.RawMessage) (text string, ok bool) {
 	var source struct {
 		Type    string          `json:"type"`
 		Data    string          `json:"data"`
