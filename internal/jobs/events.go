@@ -21,14 +21,9 @@ import (
 // is sent only after it was written, so an index has the same content after any crash.
 func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 	from, err := fromIndex(r)
-	var task *generate.Task
+	var replay *generate.Replay
 	if err == nil {
-		var spec Spec
-		if spec, err = v.store.spec(r.Context(), j.id); err != nil {
-			err = routes.Unreadable("The request of the job", err)
-		} else {
-			task, err = v.task(r.Context(), j.id, j.snapshot().state.Accepted, spec)
-		}
+		replay, err = v.replay(r.Context(), j)
 	}
 	if err == nil && from > j.snapshot().state.Events {
 		err = apierr.Problem{Status: http.StatusBadRequest, Param: "from",
@@ -38,7 +33,7 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 		v.api.WriteError(w, err)
 		return
 	}
-	f := &follower{check: journal.Journal{Name: j.id}, replay: task.Replay(), from: from, out: v.api.NewEventStream(w)}
+	f := &follower{check: journal.Journal{Name: j.id}, replay: replay, from: from, out: v.api.NewEventStream(w)}
 	f.take = f.send
 	v.follow(r.Context(), j, f, func(now snapshot) error {
 		if err := f.out.Data("",

@@ -88,7 +88,9 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) (any, error) {
 func (v *Service) accept(ctx context.Context, id string, spec Spec, charge func(*generate.Task) error) (snapshot, bool, error) {
 	spec.Seed, spec.Drawn, spec.Fingerprint = rand.Uint64()>>1, true, v.api.Fingerprint(spec.Endpoint, spec.Body, "")
 	if v.store.job(id) == nil { // an existing job was validated before
-		task, err := v.task(ctx, id, v.store.Now(), spec)
+		fresh := spec
+		fresh.Fingerprint = "" // it must name a model that is served
+		task, err := v.task(ctx, id, v.store.Now(), fresh)
 		if err == nil {
 			spec.Adapter = task.Adapter()
 		}

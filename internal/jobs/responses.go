@@ -260,21 +260,16 @@ func (v *Service) deleteResponse(w http.ResponseWriter, r *http.Request) {
 // FollowResponse streams the events of a response after a number, as they arrive. Events are
 // derived from the journal, so a number always has the same content.
 func (v *Service) FollowResponse(w http.ResponseWriter, r *http.Request, id string, after int) {
-	var spec Spec
-	var task *generate.Task
+	var replay *generate.Replay
 	j, err := v.present(r.Context(), id)
 	if err == nil {
-		if spec, err = v.store.spec(r.Context(), id); err != nil {
-			err = routes.Unreadable("The request of the response", err)
-		} else {
-			task, err = v.task(r.Context(), id, j.snapshot().state.Accepted, spec)
-		}
+		replay, err = v.replay(r.Context(), j)
 	}
 	if err != nil {
 		v.api.WriteError(w, err)
 		return
 	}
-	f := &follower{check: journal.Journal{Name: id}, replay: task.Replay(), out: v.api.NewEventStream(w),
+	f := &follower{check: journal.Journal{Name: id}, replay: replay, out: v.api.NewEventStream(w),
 		take: func(Logged, generate.TaskDelta) error { return nil }}
 	if f.replay.Stream(f.out, after) != nil {
 		return

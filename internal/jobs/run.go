@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/generate"
@@ -175,8 +176,27 @@ func (l *attemptRun) abandon(reason string) {
 
 // task builds the engine task of a job's request.
 func (v *Service) task(ctx context.Context, id string, accepted int64, spec Spec) (*generate.Task, error) {
-	return v.api.NewTask(ctx, spec.Endpoint, spec.Body, generate.TaskOptions{ID: strings.ReplaceAll(id, "-", ""), Created: accepted / 1000,
-		Seed: spec.Seed, Drawn: spec.Drawn, Fingerprint: spec.Fingerprint})
+	return v.api.NewTask(ctx, spec.Endpoint, spec.Body, taskOptions(id, accepted, spec))
+}
+
+func taskOptions(id string, accepted int64, spec Spec) generate.TaskOptions {
+	return generate.TaskOptions{ID: strings.ReplaceAll(id, "-", ""), Created: accepted / 1000,
+		Seed: spec.Seed, Drawn: spec.Drawn, Fingerprint: spec.Fingerprint, Renamed: spec.Adapter == ""}
+}
+
+// replay builds the task of a job whose events are read.
+func (v *Service) replay(ctx context.Context, j *job) (*generate.Replay, error) {
+	spec, err := v.store.spec(ctx, j.id)
+	if err != nil {
+		return nil, routes.Unreadable("The request of the job", err)
+	}
+	o := taskOptions(j.id, j.snapshot().state.Accepted, spec)
+	o.Replay = true
+	task, err := v.api.NewTask(ctx, spec.Endpoint, spec.Body, o)
+	if err != nil {
+		return nil, err
+	}
+	return task.Replay(), nil
 }
 
 // resume restores the request and the events of earlier attempts.

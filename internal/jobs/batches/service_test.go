@@ -3,6 +3,7 @@ package batches_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -122,6 +123,7 @@ type config struct {
 	jobs.Config
 	Window  int
 	Silence time.Duration
+	model   string // its name; "m" when empty
 }
 
 // house is the three services over one log, with their HTTP server.
@@ -160,7 +162,7 @@ func openWith(t *testing.T, l journal.Log, kept files.Store, e *fakeEngine, cfg 
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := api.New(api.Config{Models: []string{"m"}, MaxModelLen: 4096, Logger: quiet, SystemFingerprint: "f"},
+	a, err := api.New(api.Config{Models: []string{cmp.Or(cfg.model, "m")}, MaxModelLen: 4096, Logger: quiet, SystemFingerprint: "f"},
 		e, engine.FromTokenizer(tk), engine.FromTemplate(chat))
 	if err != nil {
 		t.Fatal(err)
@@ -230,7 +232,7 @@ func (h *house) want(status int, method, path, body string, header ...string) ma
 }
 
 // patience is the deadline of every wait; it allows for a heavily loaded machine.
-const patience = 2 * time.Minute
+const patience = 8 * time.Second
 
 // until waits until a job has the given state.
 func (h *house) until(id, state string) (j map[string]any) {

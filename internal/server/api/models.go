@@ -155,10 +155,10 @@ func (s *Server) Text(fingerprint string, ids []int32) string {
 	return s.members[max(0, s.withFingerprint(fingerprint))].service.Text(ids)
 }
 
-// taskMember returns the server for the body of a task. A body that names no model stays with the model of
-// the fingerprint, also if another model is now the first.
+// taskMember returns the server for the body of a task. A body that names no model, or by a name that no model has
+// now, stays with the model of the fingerprint.
 func (s *Server) taskMember(endpoint string, body []byte, fingerprint string) *member {
-	if i := s.withFingerprint(fingerprint); i >= 0 && namedModel(body) == "" {
+	if i := s.withFingerprint(fingerprint); i >= 0 && (namedModel(body) == "" || s.renamed(body)) {
 		return s.members[i]
 	}
 	return s.members[s.memberOf(endpoint, body)]
@@ -172,7 +172,27 @@ func (s *Server) Fingerprint(endpoint string, body []byte, accepted string) stri
 
 // NewTask makes a task from the body of a request to an OpenAI endpoint.
 func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o generate.TaskOptions) (*generate.Task, error) {
-	return s.taskMember(endpoint, body, o.Fingerprint).openai.NewTask(ctx, endpoint, body, o)
+	m := s.taskMember(endpoint, body, o.Fingerprint)
+	if o.Renamed && o.Fingerprint != "" && m.service.Config.SystemFingerprint == o.Fingerprint && s.renamed(body) {
+		body = withoutModel(body)
+	}
+	return m.openai.NewTask(ctx, endpoint, body, o)
+}
+
+// renamed reports whether the name of the model in a body is none that is served.
+func (s *Server) renamed(body []byte) bool {
+	name := namedModel(body)
+	return name != "" && s.memberNamed(name) < 0
+}
+
+// withoutModel returns a body without the name of a model.
+func withoutModel(body []byte) []byte {
+	f, e := jsonbody.Parse(body, nil)
+	if e != nil {
+		return body // the handler finds it out too
+	}
+	delete(f.Raw, "model")
+	return jsonbody.MustJSON(f.Raw)
 }
 
 // SetContextStore sets the store of contexts and reads its contexts; nil removes the store. If the store cannot read all

@@ -32,6 +32,9 @@ type TaskOptions struct {
 	Drawn bool
 	// Fingerprint identifies the model that accepted the task; "" for a new task.
 	Fingerprint string
+	// Renamed: if no model has the name in the body, the model of the fingerprint has another name now.
+	Renamed bool
+	Replay  bool // no sequence will run: what the prompt refers to may be gone
 }
 
 // StoredResponse is a response in a store.

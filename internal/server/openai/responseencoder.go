@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
 // responseEncoder makes one response, as numbered events of a stream or as one body. Both
@@ -235,6 +236,9 @@ func (m *responseEncoder) End() {
 // EndAs writes the last event of a response that is kept.
 func (m *responseEncoder) EndAs(k generate.StoredResponse) {
 	if k.Result != nil {
+		if len(m.items) == 0 {
+			m.again(k.Result)
+		}
 		m.event("response."+m.finish(), map[string]any{"response": k.Result})
 		return
 	}
@@ -245,6 +249,36 @@ func (m *responseEncoder) EndAs(k generate.StoredResponse) {
 		v.Error = &responseError{k.Code, k.Message}
 	}
 	m.event("response."+k.Status, map[string]any{"response": v})
+}
+
+// again writes the events of the items of a response whose tokens are not stored: it was not made in the background.
+func (m *responseEncoder) again(result json.RawMessage) {
+	var r struct {
+		Status string    `json:"status"`
+		Output []outItem `json:"output"`
+	}
+	_ = json.Unmarshal(result, &r) // it was stored by this encoder
+	for _, x := range r.Output {
+		text, probs := "", []chatLogprob(nil)
+		switch {
+		case x.Arguments != nil:
+			text = *x.Arguments
+		case x.Input != nil:
+			text = string(jsonbody.MustJSON(map[string]string{"input": *x.Input}))
+		case x.Content != nil:
+			for _, p := range *x.Content {
+				text += p.Text
+				raw, _ := json.Marshal(p.Logprobs)
+				_ = json.Unmarshal(raw, &probs) // of another form: none
+			}
+		}
+		m.close("completed")
+		m.piece(outItem{Type: x.Type, Name: x.Name, CallID: x.CallID, Namespace: x.Namespace}, text, probs)
+		m.close(x.Status)
+	}
+	if r.Status == "incomplete" {
+		m.last.Finish = engine.FinishLength
+	}
 }
 
 func asResponseUsage(r *generate.Run) *responseUsage {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"net/http"
 	"strconv"
 	"strings"
 
@@ -92,17 +93,20 @@ func decodeItems(v json.RawMessage, lim jsonbody.Limits) (out []inItem, e *apier
 }
 
 // turnsOfItems returns the turns of a chat with these items. All items of one answer are one turn. The
-// last own items are of this request, the others of earlier responses. It also returns the places of
-// own items and parts that were left out.
-func (s *API) turnsOfItems(ctx context.Context, instructions string, items []inItem, own int) ([]engine.Message, []string, *apierr.Error) {
+// last items are those of the request, the others are of earlier responses. It also returns the places of
+// the request's items and parts that were left out.
+func (s *API) turnsOfItems(ctx context.Context, q *responseRequest, items []inItem) ([]engine.Message, []string, *apierr.Error) {
 	t := itemTurns{Reader: turns.Reader{Limits: s.Config.Limits}, removed: map[string]bool{}}
-	if instructions != "" {
-		t.out = append(t.out, engine.Message{Role: "system", Content: instructions})
+	if q.instruct != "" {
+		t.out = append(t.out, engine.Message{Role: "system", Content: q.instruct})
 	}
 	roles := make([]string, len(items))
 	for i, x := range items {
 		if x.Type == "item_reference" {
 			found, e := s.reference(ctx, x)
+			if e != nil && q.replay && e.Status == http.StatusBadRequest {
+				found, e = gone, nil
+			}
 			if e != nil {
 				return nil, nil, e
 			}
@@ -112,12 +116,12 @@ func (s *API) turnsOfItems(ctx context.Context, instructions string, items []inI
 	}
 	last := turns.NewestOfUser(roles, false)
 	for i, x := range items {
-		if i == len(items)-own {
-			t.Omitted = nil
-		}
 		t.Newest = i == last
 		if t.add(x); t.Err != nil {
 			return nil, nil, t.Err
+		}
+		if i < len(items)-len(q.input) {
+			t.Omitted = nil
 		}
 	}
 	t.flush()

@@ -55,7 +55,7 @@ type inputTokenCount struct {
 
 // inputTokens counts the prompt tokens of a request.
 func (s *API) inputTokens(ctx context.Context, body []byte) (*inputTokenCount, *apierr.Error) {
-	g, e := s.decodeResponses(ctx, body)
+	g, e := s.responseOf(ctx, body, purpose{count: true})
 	if e != nil {
 		return nil, e
 	}
@@ -73,6 +73,7 @@ type responseRequest struct {
 	body       []byte   // as it came
 	holder     string   // whose it is
 	input      []inItem // of this request alone
+	replay     bool     // items of other responses that are gone are left out
 	previous   string
 	store      *bool // nil: not given
 	background bool
@@ -163,28 +164,41 @@ func init() {
 
 // decodeResponses decodes the body of POST /v1/responses.
 func (s *API) decodeResponses(ctx context.Context, body []byte) (*responseGeneration, *apierr.Error) {
+	return s.responseOf(ctx, body, purpose{})
+}
+
+// purpose is why the body of a response is decoded.
+type purpose struct {
+	count  bool // only the tokens of the prompt are wanted: nothing is stored
+	replay bool // see generate.TaskOptions
+}
+
+func (s *API) responseOf(ctx context.Context, body []byte, p purpose) (*responseGeneration, *apierr.Error) {
 	f, e := jsonbody.Parse(body, s.response)
 	if e != nil {
 		return nil, e
 	}
 	g, q := s.parseResponse(f)
-	q.body, q.holder = body, httpserver.KeyName(ctx)
+	f.Fail(s.CheckModel(&g.Params))
+	q.body, q.holder, q.replay = body, httpserver.KeyName(ctx), p.replay
 	g.Ignored = append(s.Ignored(f), q.ignored...)
 	s.CheckServerTools(f, q.ignored)
-	f.Fail(s.mayStore(q))
+	if !p.count {
+		f.Fail(s.mayStore(q))
+	}
 	f.Fail(ofSession(g, q))
 	if f.Err != nil {
 		return nil, f.Err
 	}
 	items := q.input
 	if q.previous != "" {
-		before, e := s.history(ctx, q.previous)
+		before, e := s.history(ctx, q)
 		if e != nil {
 			return nil, e
 		}
 		items = append(before, items...)
 	}
-	if q.talk.Messages, q.talk.Left, e = s.turnsOfItems(ctx, q.instruct, items, len(q.input)); e != nil {
+	if q.talk.Messages, q.talk.Left, e = s.turnsOfItems(ctx, q, items); e != nil {
 		return nil, e
 	}
 	g.Ignored = append(g.Ignored, q.talk.Left...)
@@ -197,7 +211,8 @@ func (s *API) decodeResponses(ctx context.Context, body []byte) (*responseGenera
 	return &responseGeneration{g, q}, nil
 }
 
-// parseResponse reads the body without the parts that are stored elsewhere. Errors are left in f.
+// parseResponse reads the body without the parts that are stored elsewhere. Errors are left in f. The caller checks the
+// model: a stored response is shown also when its model has another name.
 func (s *API) parseResponse(f *jsonbody.Object) (*generate.Request, *responseRequest) {
 	q := &responseRequest{free: map[string]bool{}, spaces: map[string]spaced{},
 		echo: responseObject{Object: "response", Status: "in_progress", Output: []outItem{}, ServiceTier: "default",
@@ -232,7 +247,6 @@ func (s *API) parseResponse(f *jsonbody.Object) (*generate.Request, *responseReq
 	s.reasoning(f, q)
 	e.Background, e.Temperature, e.TopP = q.background, g.Sampling.Temperature, g.Sampling.TopP
 	e.PresencePenalty, e.FrequencyPenalty = g.Sampling.PresencePenalty, g.Sampling.FrequencyPenalty
-	f.Fail(s.CheckModel(&g.Params))
 	if q.parseTools(f); f.Err != nil {
 		return g, q
 	}

@@ -96,12 +96,16 @@ func (s *API) keep(q *responseRequest, seed uint64, done responseObject) bool {
 // maxTurns bounds the chain of previous responses.
 const maxTurns = 1000
 
-// history returns the items of a response and of those before it, oldest first.
-func (s *API) history(ctx context.Context, id string) ([]inItem, *apierr.Error) {
+// history returns the items of the responses before a request, oldest first.
+func (s *API) history(ctx context.Context, q *responseRequest) ([]inItem, *apierr.Error) {
 	var turns [][]inItem
-	size := int64(0)
+	size, id := int64(0), q.previous
 	for n := 0; id != ""; n++ {
 		k, e := s.earlier(ctx, id)
+		if e != nil && q.replay && e.Status == http.StatusBadRequest {
+			turns = append(turns, []inItem{gone})
+			break
+		}
 		if e != nil {
 			return nil, e
 		}
@@ -137,6 +141,9 @@ func (s *API) history(ctx context.Context, id string) ([]inItem, *apierr.Error) 
 	slices.Reverse(turns)
 	return slices.Concat(turns...), nil
 }
+
+// gone stands for items that were removed, in a prompt that is not computed.
+var gone = inItem{Type: "message", Role: "user", Content: json.RawMessage(`""`), at: "input"}
 
 // earlier returns the response that another continues.
 func (s *API) earlier(ctx context.Context, id string) (k generate.StoredResponse, e *apierr.Error) {
@@ -195,10 +202,7 @@ func (s *API) ShowResponse(k generate.StoredResponse) (any, error) {
 	if e != nil {
 		return nil, e
 	}
-	g, q := s.parseResponse(f)
-	if f.Err != nil {
-		return nil, f.Err
-	}
+	g, q := s.parseResponse(f) // it was accepted: an error of now, as of another limit, changes nothing
 	out := q.echo
 	out.ID, out.CreatedAt, out.Model, out.Status, out.Store = k.ID, k.Created, g.Model, k.Status, true
 	if k.Status == "failed" {

@@ -49,7 +49,7 @@ func (s *API) NewTask(ctx context.Context, endpoint string, body []byte, o gener
 	case EndpointResponses:
 		prefix, object = "resp_", "response"
 		var in *responseGeneration
-		if in, e = s.decodeResponses(ctx, body); e == nil {
+		if in, e = s.responseOf(ctx, body, purpose{replay: o.Replay}); e == nil {
 			g, q = in.Request, in.q
 		}
 	default:
