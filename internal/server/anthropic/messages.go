@@ -42,7 +42,7 @@ func (s *API) AddRoutes(h *httpserver.Server) error {
 				Answer: message{}, Events: jsonbody.Schema{}}}},
 		{Method: post, Path: "/v1/messages/count_tokens", Format: Error, Handler: httpserver.JSONHandler(h, s.countTokens),
 			Docs: []httpserver.Doc{{About: "tokens of a message's prompt", Params: s.table.Pick("model", "messages", "system", "tools",
-				"tool_choice", "thinking"), Required: []string{"messages"}, Answer: messageTokens{}}}},
+				"tool_choice", "thinking", "output_config"), Required: []string{"messages"}, Answer: messageTokens{}}}},
 		{Path: "/v1/messages/*", Format: Error}, // unknown ones
 	})
 }
@@ -88,10 +88,12 @@ func (s *API) decodeMessagesBody(ctx context.Context, body []byte) (*generate.Re
 		f.Fail(apierr.Invalid("max_tokens", "'max_tokens' must be at least 1, or -1 for as many as there is room for."))
 	}
 	words := f.As(messagesWords, s.shared)
-	if o := f.Object("output_config"); o != nil {
-		if format := o.Get("format"); format != nil {
+	config := f.Object("output_config")
+	if config != nil {
+		if format := config.Get("format"); format != nil {
 			words.Set("response_format", format, "output_config.format")
 		}
+		config.Ignore("effort") // messagesTalk reads it
 	}
 	g := &generate.Request{Params: s.ParseParams(words), PromptLogprobs: -1, StopsInAnswer: true,
 		NewEncoder: func(r *generate.Run, out *httpserver.Stream) generate.Encoder {
@@ -104,6 +106,12 @@ func (s *API) decodeMessagesBody(ctx context.Context, body []byte) (*generate.Re
 	g.Tools = tools
 	f.Ignore("metadata", "service_tier") // they change nothing of an answer
 	g.Ignored = append(s.Ignored(f), append(servers, c.Left...)...)
+	if config != nil {
+		for _, name := range s.Ignored(config) {
+			g.Ignored = append(g.Ignored, "output_config."+name)
+		}
+		f.FailWithin("output_config", config)
+	}
 	if s.CheckServerTools(f, servers); f.Err != nil {
 		return nil, f.Err
 	}
@@ -147,6 +155,13 @@ func (s *API) messagesTalk(f *jsonbody.Object) (c generate.Chat) {
 	}
 	if s.Thinks {
 		c.Think(thinking.Type == "enabled" || thinking.Type == "adaptive")
+	}
+	if o := f.Object("output_config"); o != nil {
+		var effort string
+		if v := o.Get("effort"); v != nil && jsonbody.Unmarshal(v, &effort) != nil {
+			f.Fail(apierr.Invalid("output_config.effort", "'output_config.effort' must be a string."))
+		}
+		s.Effort(&c.Conversation, effort)
 	}
 	return c
 }

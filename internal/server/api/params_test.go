@@ -112,7 +112,7 @@ func TestWrongParameters(t *testing.T) {
 		name  string
 		value any
 	}{
-		{"logprobs", 6}, {"logprobs", -1}, {"logprobs", "1"}, {"logprobs", true}, {"echo", "x"}, {"suffix", "tail"},
+		{"logprobs", 6}, {"logprobs", -1}, {"logprobs", "1"}, {"logprobs", []int{1}}, {"echo", "x"}, {"suffix", "tail"},
 		{"prompt", nil}, {"prompt", 3}, {"prompt", M{}}, {"prompt", []any{}}, {"prompt", []any{"a", 1}},
 		{"prompt", []any{1, "a"}}, {"prompt", []any{[]int{1}, "a"}},
 		{"prompt", []any{[]int{1}, []int{}}}, {"prompt", []int{-1}}, {"prompt", []int{beyond}},

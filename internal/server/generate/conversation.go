@@ -3,6 +3,7 @@ package generate
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
@@ -78,9 +79,7 @@ func (s *Service) ParseConversation(f *jsonbody.Object) (c Chat) {
 	}
 	f.Boolean("add_special_tokens", &c.special)
 	if v := f.Get("chat_template_kwargs"); v != nil {
-		if jsonbody.Unmarshal(v, &c.Kwargs) != nil {
-			f.Fail(apierr.Invalid("chat_template_kwargs", "'chat_template_kwargs' must be an object."))
-		}
+		c.Kwargs = variables(f, "chat_template_kwargs", v)
 	}
 	var think bool
 	if f.Boolean("enable_thinking", &think) { // the form of some clients
@@ -109,6 +108,26 @@ func (s *Service) ParseConversation(f *jsonbody.Object) (c Chat) {
 	c.Messages, c.Left = r.messages(f.Get("messages"), c.ContinueFinal), r.Omitted
 	f.Fail(r.Err)
 	return c
+}
+
+// variables reads variables of a template. Numbers keep their form, and objects the order of their members, on which
+// the prompt may depend. An error is left in f.
+func variables(f *jsonbody.Object, name string, v json.RawMessage) map[string]any {
+	var raw map[string]json.RawMessage
+	if jsonbody.Unmarshal(v, &raw) != nil {
+		f.Fail(apierr.Invalid(name, "'%s' must be an object.", name))
+		return nil
+	}
+	out := make(map[string]any, len(raw))
+	for key, v := range raw {
+		var x any = v
+		if v[0] != '{' && v[0] != '[' && !jsonbody.IsNumber(v) {
+			x = nil
+			_ = jsonbody.Unmarshal(v, &x) // a string, a truth value or null
+		}
+		out[key] = x
+	}
+	return out
 }
 
 // Effort passes the reasoning effort to the template, unless the request sets the template's own

@@ -153,10 +153,16 @@ func (t *Toolset) Add(at string, x Tool) *apierr.Error {
 	return nil
 }
 
-// Restrict takes out all functions but those of some names.
-func (t *Toolset) Restrict(names map[string]bool) {
-	t.list = slices.DeleteFunc(t.list, func(x Tool) bool { return !names[x.Name] })
-	maps.DeleteFunc(t.Known, func(name string, _ toolcall.Tool) bool { return !names[name] })
+// Restrict takes out all functions but those of some names. An empty name is a tool of another kind.
+func (t *Toolset) Restrict(names []string) *apierr.Error {
+	for _, name := range names {
+		if _, ok := t.Known[name]; !ok && name != "" {
+			return apierr.Invalid("tool_choice.tools", "'tool_choice' names %.60q, which is not among 'tools'.", name)
+		}
+	}
+	t.list = slices.DeleteFunc(t.list, func(x Tool) bool { return !slices.Contains(names, x.Name) })
+	maps.DeleteFunc(t.Known, func(name string, _ toolcall.Tool) bool { return !slices.Contains(names, name) })
+	return nil
 }
 
 // Render writes the tools in the form of templates, which the client's form may differ from.

@@ -92,9 +92,11 @@ func (s *API) handleOllama(w http.ResponseWriter, r *http.Request) {
 	})
 	switch {
 	case !ok:
-	case g == nil: // no prompt: a client requests that the model be loaded, and it is
+	case g == nil: // no prompt: a client requests that the model be loaded, and it is, or unloaded, and it stays
 		out := shape.line("", "", nil)
-		out.Done, out.Reason = true, "load"
+		if out.Done, out.Reason = true, "load"; shape.unload {
+			out.Reason = "unload"
+		}
 		s.HTTP.WriteJSON(w, http.StatusOK, out)
 	default:
 		s.Generate(w, r, g)
@@ -111,7 +113,8 @@ func (s *API) decodeOllama(ctx context.Context, body []byte, shape *ollamaShape)
 	f.Text("model", &shape.model)
 	f.Boolean("stream", &streaming)
 	f.Boolean("raw", &raw)
-	f.Ignore("keep_alive", "context", "truncate", "shift") // they change nothing of an answer
+	shape.unload = isZeroTime(f.Get("keep_alive"))
+	f.Ignore("context", "truncate", "shift") // they change nothing of an answer
 	for _, name := range [...]string{"images", "suffix", "template"} {
 		if v := f.Unlisted(name); v != nil && !jsonbody.EmptyValue(v) {
 			f.Fail(apierr.InvalidCode(name, "unsupported_parameter", "'%s' is not supported.", name))
@@ -144,6 +147,10 @@ func (s *API) decodeOllama(ctx context.Context, body []byte, shape *ollamaShape)
 		g, e = s.decodeMessages(ctx, in)
 	} else {
 		g, e = s.decodePrompt(ctx, in)
+	}
+	if g == nil && e == nil {
+		p := generate.Params{Model: shape.model}
+		e = s.CheckModel(&p)
 	}
 	if g == nil || e != nil {
 		return nil, e
@@ -286,9 +293,20 @@ type ollamaTimes struct {
 
 // ollamaShape writes the objects of one answer.
 type ollamaShape struct {
-	model string
-	chat  bool
-	began time.Time
+	model  string
+	chat   bool
+	unload bool // keep_alive is 0
+	began  time.Time
+}
+
+// isZeroTime reports whether a keep_alive is no time: a number of seconds, or a text such as "5m".
+func isZeroTime(v json.RawMessage) bool {
+	if text := jsonbody.StringOf(v); text != "" {
+		d, err := time.ParseDuration(text)
+		return err == nil && d == 0
+	}
+	var seconds float64
+	return v != nil && jsonbody.Unmarshal(v, &seconds) == nil && seconds == 0
 }
 
 func (o ollamaShape) line(text, thought string, calls []ollamaCall) *ollamaLine {

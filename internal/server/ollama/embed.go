@@ -103,15 +103,14 @@ func (s *API) decodeTexts(ctx context.Context, body []byte, param string, more f
 	if f.Err != nil {
 		return nil, f.Err
 	}
-	in := map[string]json.RawMessage{"model": jsonbody.MustJSON(s.ollamaName(name)), "input": f.Get(param)}
+	in := s.vectors.NewTexts()
+	in.Raw["model"] = jsonbody.MustJSON(s.ollamaName(name))
+	in.Set("input", f.Get(param), param)
 	if truncate {
-		in["truncate_prompt_tokens"] = json.RawMessage("-1")
+		in.Raw["truncate_prompt_tokens"] = json.RawMessage("-1")
 	}
 	g, e := s.vectors.Texts(ctx, in)
 	if e != nil {
-		if e.Param == "input" {
-			e.Param = param
-		}
 		return nil, e
 	}
 	g.Ignored = append(s.Ignored(f), ignored...)

@@ -38,7 +38,7 @@ func (s *API) chatOf(ctx context.Context, f *jsonbody.Object) (*generate.Request
 		f.Fail(apierr.Invalid("max_tokens", "'max_tokens' must be at least 1."))
 	}
 	f.Fail(s.CheckModel(&g.Params))
-	tools, e := s.ParseTools(f)
+	tools, e := s.chatTools(f)
 	f.Fail(e)
 	c := s.ParseConversation(f)
 	ignored := s.Ignored(f)
@@ -61,6 +61,48 @@ func (s *API) chatOf(ctx context.Context, f *jsonbody.Object) (*generate.Request
 		}, func(choices []generate.Delta, u generate.Usage) any { return s.chatBody(g, choices, u) })
 	}
 	return g, nil
+}
+
+// chatTools reads the tools of a chat. A choice among allowed tools leaves the others in the prompt.
+func (s *API) chatTools(f *jsonbody.Object) (*generate.Toolset, *apierr.Error) {
+	type function struct {
+		Function struct {
+			Name string `json:"name"`
+		} `json:"function"`
+	}
+	var choice struct {
+		Type    string `json:"type"`
+		Allowed *struct {
+			Mode  string     `json:"mode"`
+			Tools []function `json:"tools"`
+		} `json:"allowed_tools"`
+	}
+	v := f.Get("tool_choice")
+	if v == nil {
+		return s.ParseTools(f)
+	}
+	err := jsonbody.Unmarshal(v, &choice)
+	if choice.Type != "allowed_tools" {
+		return s.ParseTools(f)
+	}
+	c := choice.Allowed
+	if err != nil || c == nil || c.Mode != "auto" && c.Mode != "required" {
+		return nil, apierr.Invalid("tool_choice", "'tool_choice' must be {\"type\": \"allowed_tools\", \"allowed_tools\": "+
+			"{\"mode\": \"auto\" or \"required\", \"tools\": [...]}}.")
+	}
+	f.Raw["tool_choice"] = jsonbody.MustJSON(c.Mode)
+	t, e := s.ParseTools(f)
+	if t == nil || e != nil {
+		return t, e
+	}
+	names := make([]string, len(c.Tools))
+	for i, x := range c.Tools {
+		names[i] = x.Function.Name
+	}
+	if e := t.Restrict(names); e != nil {
+		return nil, e
+	}
+	return t.Choose(c.Mode, "")
 }
 
 type chatDelta struct {

@@ -41,14 +41,18 @@ func (s *API) completionOf(ctx context.Context, f *jsonbody.Object) (*generate.R
 	g := s.NewGeneration(ctx, f)
 	g.Continues = true
 	f.Boolean("echo", &g.Echo)
-	if string(f.Get("logprobs")) != "false" { // some clients send the chat form
-		var k int64
+	var k int64
+	switch string(f.Get("logprobs")) { // some clients send the chat form
+	case "true": // of the tokens themselves
+		g.Sampling.Logprobs = 0
+	case "false":
+	default:
 		if f.Integer("logprobs", &k) {
 			g.Sampling.Logprobs = int(k)
-			if g.Echo {
-				g.PromptLogprobs = int(k)
-			}
 		}
+	}
+	if g.Echo {
+		g.PromptLogprobs = g.Sampling.Logprobs
 	}
 	if g.MaxTokens == 0 {
 		if g.Discard = g.Echo; !g.Echo {

@@ -140,16 +140,11 @@ func allowedTools(t *generate.Toolset, v json.RawMessage) (how, name string, e *
 		if t == nil {
 			return c.Mode, "", nil
 		}
-		keep := map[string]bool{}
+		var names []string
 		for _, x := range c.Tools {
-			name := flatName(x.Namespace, x.Name)
-			if _, ok := t.Known[name]; !ok && name != "" {
-				return "", "", apierr.Invalid("tool_choice.tools", "'tool_choice' names %.60q, which is not among 'tools'.", name)
-			}
-			keep[name] = true
+			names = append(names, flatName(x.Namespace, x.Name))
 		}
-		t.Restrict(keep)
-		return c.Mode, "", nil
+		return c.Mode, "", t.Restrict(names)
 	}
 	return "", "", apierr.Invalid("tool_choice",
 		"'tool_choice' must be none, auto, required, {\"type\": \"function\", \"name\": ...} or {\"type\": \"allowed_tools\", ...}.")

@@ -52,7 +52,7 @@ func (s *API) tokenize(ctx context.Context, body []byte) (*tokenized, *apierr.Er
 	}
 	var ids []int32
 	if hasMessages {
-		tools, e := s.ParseTools(f)
+		tools, e := s.chatTools(f)
 		f.Fail(e)
 		c := s.ParseConversation(f)
 		if f.Err != nil {

@@ -77,11 +77,11 @@ func (s *API) texts(ctx context.Context, f *jsonbody.Object) (*generate.Request,
 	return g, f.Err
 }
 
-// Texts reads the inputs of a request for embeddings in another protocol, under OpenAI's names. The
-// caller sets the encoder.
-func (s *API) Texts(ctx context.Context, members map[string]json.RawMessage) (*generate.Request, *apierr.Error) {
-	f := jsonbody.NewObject(s.embeddings)
-	f.Raw = members
+// NewTexts returns a request for embeddings without members, which another protocol sets under OpenAI's names.
+func (s *API) NewTexts() *jsonbody.Object { return jsonbody.NewObject(s.embeddings) }
+
+// Texts reads the inputs of such a request. The caller sets the encoder.
+func (s *API) Texts(ctx context.Context, f *jsonbody.Object) (*generate.Request, *apierr.Error) {
 	return s.texts(ctx, f)
 }
 
