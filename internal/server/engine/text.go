@@ -25,9 +25,10 @@ type Tokenizer interface {
 
 // TextStream decodes one sequence token by token. Push returns the text that is
 // complete after id and holds back the bytes of an unfinished rune; Flush
-// returns the rest. Not safe for concurrent use.
+// returns the rest. Show is Push for a control token that is not skipped. Not safe for concurrent use.
 type TextStream interface {
 	Push(id int32) string
+	Show(id int32) string
 	Flush() string
 }
 

@@ -112,8 +112,12 @@ func (c *Choice) accept(ev engine.Event) (d Delta, show bool, err error) {
 		c.sum += float64(ev.Logprob)
 		text := ""
 		if ev.Finish != engine.FinishStop { // else it is the stop token itself
-			text = c.text.Push(ev.Token)
-			text += c.parts.mark(ev.Token, text)
+			if c.parts.marks(ev.Token) {
+				text = c.text.Show(ev.Token)
+			} else {
+				text = c.text.Push(ev.Token)
+				c.parts.note(text)
+			}
 		}
 		c.record(ev, text)
 		out, hit = c.screen(c.spans.Push(text))

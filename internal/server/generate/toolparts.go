@@ -98,23 +98,21 @@ func (g *Request) separatesThoughts() bool {
 	return g.thinking.on && (g.thinking.tags == toolcall.DefaultTags || g.Sampling.Grammar == nil)
 }
 
-// mark returns the text of a control token that is hidden otherwise, if it is a mark of a call or of
-// a thought: the model may write those as text or as tokens. before is the text that comes with it.
-func (p *parts) mark(id int32, before string) string {
-	if p == nil || p.tok == nil {
-		return ""
+// marks reports whether a token is a control token that is hidden otherwise, and is a mark of a call or of
+// a thought: the model may write those as text or as tokens.
+func (p *parts) marks(id int32) bool {
+	if p == nil || p.tok == nil || !p.tok.IsSpecial(id) {
+		return false
 	}
-	t := ""
-	if p.tok.IsSpecial(id) {
-		t = p.tok.Token(id)
+	t := p.tok.Token(id)
+	return t != "" && (p.think.Begins(t) && !p.spoke || p.think.Ends(t) && p.think.Open() || p.parser != nil && p.parser.Marks(t))
+}
+
+// note takes the text of a token that is no such mark.
+func (p *parts) note(text string) {
+	if p != nil {
+		p.spoke = p.spoke || strings.TrimSpace(text) != ""
 	}
-	p.spoke = p.spoke || strings.TrimSpace(before) != ""
-	switch {
-	case t == "":
-	case p.think.Begins(t) && !p.spoke, p.think.Ends(t) && p.think.Open(), p.parser != nil && p.parser.Marks(t):
-		return t
-	}
-	return ""
 }
 
 // take puts the text of a delta where it belongs.

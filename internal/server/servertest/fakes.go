@@ -93,6 +93,10 @@ func (s *fakeStream) Push(id int32) string {
 	if s.skip && (Tokenizer{}).IsSpecial(id) {
 		return ""
 	}
+	return s.Show(id)
+}
+
+func (s *fakeStream) Show(id int32) string {
 	s.held = append(s.held, Tokenizer{}.TokenBytes(id)...)
 	n := len(s.held)
 	for k := 1; k <= 3 && k <= n; k++ {

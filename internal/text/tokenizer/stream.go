@@ -32,13 +32,19 @@ func (s *Stream) reset() {
 // Push adds one token and returns the newly completed text, often "", because a character may need
 // several tokens. Ids outside the vocabulary are skipped.
 func (s *Stream) Push(id int32) string {
-	s.add(id)
+	s.add(id, !s.skip)
 	return s.take()
 }
 
-func (s *Stream) add(id int32) {
+// Show is Push in a stream that skips no special tokens: the text of one comes after that of an incomplete character.
+func (s *Stream) Show(id int32) string {
+	s.add(id, true)
+	return s.take()
+}
+
+func (s *Stream) add(id int32, special bool) {
 	if a := s.t.added.byID[id]; a != nil {
-		if !s.skip || !a.special {
+		if special || !a.special {
 			s.sinks[0](a.decoded)
 		}
 	} else if tok, ok := s.t.vocab.token(id); ok {
@@ -68,7 +74,7 @@ func (s *Stream) Flush() string {
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 	s := t.NewStream(skipSpecial)
 	for _, id := range ids {
-		s.add(id)
+		s.add(id, !skipSpecial)
 	}
 	for i, st := range s.stages {
 		st.flush(s.sinks[i+1])
