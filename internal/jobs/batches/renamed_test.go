@@ -111,3 +111,17 @@ func TestIgnoredItemsOfEarlierResponses(t *testing.T) {
 	ask(`{"previous_response_id":"`+id+`","input":"y","max_output_tokens":2}`, "")
 	ask(`{"previous_response_id":"`+id+`","max_output_tokens":2}`, "")
 }
+
+// The body of a background response counts against the memory for bodies until it is accepted, not while a client
+// reads the events.
+func TestBodyOfABackgroundStream(t *testing.T) {
+	e := &fakeEngine{hold: 1}
+	h := open(t, journaltest.NewMemoryLog(), t.TempDir(), e, config{})
+	resp := h.open("POST", "/v1/responses", `{"background":true,"stream":true,"max_output_tokens":4,"input":"x","metadata":{"a":"`+
+		strings.Repeat("x", 1<<20)+`"}}`)
+	defer resp.Body.Close()
+	if n := h.api.BodiesInUse(); resp.StatusCode != 200 || n != 0 {
+		t.Errorf("status %d, %d bytes of bodies", resp.StatusCode, n)
+	}
+	e.release()
+}

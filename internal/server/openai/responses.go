@@ -33,6 +33,7 @@ func (s *API) handleResponses(w http.ResponseWriter, r *http.Request) {
 		s.HTTP.WriteError(w, err)
 		return
 	}
+	httpserver.ScopeOf(r).Settle() // the job has the body, and the events may last for hours
 	if existed {
 		w.Header().Set("Idempotency-Replayed", "true")
 	}
