@@ -17,7 +17,7 @@ import (
 )
 
 // events answers GET /v1/jobs/{id}/events?from=N. It streams the job's events from index N
-// (default: the one after Last-Event-ID, else 0) as they arrive, then job.end and [DONE]. An event
+// (default 0), or the one after Last-Event-ID, as they arrive, then job.end and [DONE]. An event
 // is sent only after it was written, so an index has the same content after any crash.
 func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 	from, err := fromIndex(r)
@@ -80,9 +80,8 @@ func (v *Service) follow(ctx context.Context, j *job, f *follower, end func(snap
 }
 
 func fromIndex(r *http.Request) (int, error) {
-	q, last := r.URL.Query().Get("from"), r.Header.Get("Last-Event-ID")
-	add := 0
-	if q == "" {
+	q, add := r.URL.Query().Get("from"), 0
+	if last := r.Header.Get("Last-Event-ID"); last != "" { // a reconnecting browser repeats the URL and adds the header
 		q, add = last, 1
 	}
 	if q == "" {

@@ -3,6 +3,7 @@ package batches_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -124,4 +125,18 @@ func TestBodyOfABackgroundStream(t *testing.T) {
 		t.Errorf("status %d, %d bytes of bodies", resp.StatusCode, n)
 	}
 	e.release()
+}
+
+// A browser that connects again repeats the URL and adds Last-Event-ID: the stream continues there.
+func TestReconnectingBrowser(t *testing.T) {
+	h := open(t, journaltest.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})
+	id := h.until(h.want(202, "POST", "/v1/jobs", `{"prompt":"x","max_tokens":5}`)["id"].(string), "completed")["id"].(string)
+	for query, first := range map[string]string{"?from=0": "3", "": "3", "?from=4": "3"} {
+		resp := h.open("GET", "/v1/jobs/"+id+"/events"+query, "", "Last-Event-ID", "2")
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if !strings.HasPrefix(string(text), "id: "+first+"\n") {
+			t.Errorf("%q after event 2: %v, %.100q", query, err, text)
+		}
+	}
 }
