@@ -85,10 +85,34 @@ func hostile(t *testing.T, b *browser, _ *cluster) {
 		try { document.createElement("div").innerHTML = "<b>x</b>"; } catch { sink = ""; }
 		const shown = ["onerror='window.pwned=1'", "<details open"].filter(s => !box.textContent.includes(s));
 		box.remove();
+		for (const s of ["- ", ">", "*a **b ", "[", "1. "]) for (const n of [60, 1500, 6000]) {
+			const text = s.repeat(n) + "end";
+			try {
+				const deep = document.createElement("div");
+				deep.append(...markdown(text));
+				if (!deep.textContent.includes("end")) shown.push("no end of " + n + " times " + s);
+				let most = 0;
+				for (const e of deep.querySelectorAll("*")) { let at = 0; for (let p = e; p; p = p.parentElement) at++; most = Math.max(most, at); if (most > 200) break; }
+				if (most > 200) shown.push("deep: " + n + " times " + s);
+			} catch (e) { shown.push(e.name + " of " + n + " times " + s); }
+		}
 		return [window.pwned ?? "", sink, ...shown, ...bad.map(e => e.outerHTML)].join("");
 	})()`)
 	if got != "" {
 		t.Errorf("hostile text got through: %s", got)
 	}
 	b.expect("TrustedHTML") // triggered on purpose: the last line of defence
+
+	// A question whose answer failed stays, and goes with the next one: many templates refuse two questions in a row.
+	const history = `[{role: "user", content: "a"}, {role: "assistant", content: "", error: "x"}, {role: "user", content: "b"}]`
+	if sent := value[string](b, `(async () => {
+		const { answer } = await import("/web/js/answer.js"), ask = window.fetch, turn = { role: "assistant" };
+		let sent = null;
+		window.fetch = async (_, init) => { sent = JSON.parse(init.body).messages; return new Response("data: [DONE]\n\n"); };
+		await answer(`+history+`, turn, undefined, () => {});
+		window.fetch = ask;
+		return turn.error + JSON.stringify(sent);
+	})()`); sent != `[{"role":"user","content":"a\n\nb"}]` {
+		t.Errorf("after a failed answer the page sends %s", sent)
+	}
 }

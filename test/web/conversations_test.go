@@ -58,8 +58,21 @@ func conversations(t *testing.T, b *browser, _ *cluster) {
 	if n := value[int](b, rows+`.length`); n != 3 {
 		t.Errorf("%d conversations after files that hold none", n)
 	}
+	// Another tab stores a conversation and deletes one: this tab shows that, and stores both with its own changes.
+	value[bool](b, `(() => {
+		const list = JSON.parse(localStorage.getItem("shoal.chats")).filter(c => !c.title.includes("<b>"));
+		list.unshift({ id: "other", title: "Elsewhere", turns: [{ role: "user", content: "x" }], at: Date.now() });
+		localStorage.setItem("shoal.chats", JSON.stringify(list));
+		return dispatchEvent(new StorageEvent("storage", { key: "shoal.chats" }));
+	})()`)
+	b.until(`%s.length === 3 && %[1]s[0].innerText.trim() === "Elsewhere"`, rows)
+	value[bool](b, `(localStorage.setItem("shoal.chats", localStorage.getItem("shoal.chats").replace("Elsewhere", "Anywhere").replace('"id":"other"', '"id":"third"')), true)`)
+	value[bool](b, `(document.querySelector('.chats .row button[aria-label="Rename Sorting"]').click(), true)`)
+	b.keys("Sorted\r")
+	b.until(`%s.length === 3 && %[1]s.some(e => e.innerText.trim() === "Anywhere")`, rows)
+	value[bool](b, `(document.querySelector('.chats .row button[aria-label="Delete Anywhere"]').click(), true)`)
 	b.settings(`{}`)
-	if n := value[int](b, rows+`.length`); n != 3 || !value[bool](b, rows+`.some(e => e.innerText.trim() === "Sorting")`) {
+	if n := value[int](b, rows+`.length`); n != 2 || !value[bool](b, rows+`.some(e => e.innerText.trim() === "Sorted")`) {
 		t.Errorf("%d conversations after a reload", n)
 	}
 }

@@ -35,7 +35,7 @@ export async function answer(turns, turn, signal, changed) {
       figures(usage);
       changed();
     }
-    turn.figures.finish = finish;
+    turn.figures = { ...turn.figures, finish };
   } catch (e) {
     if (e.name === "AbortError") turn.figures = { ...turn.figures, finish: "stopped" };
     else if (e instanceof Lost) turn.error = e.message + (turn.content ? " What came is kept." : " Your question is kept.") + " Answer again when the coordinator is back.";
@@ -52,7 +52,12 @@ export async function answer(turns, turn, signal, changed) {
 
 function body(turns) {
   const out = { ...request(), stream: true, stream_options: { include_usage: true } };
-  const said = turns.filter(t => !t.error && (t.role === "user" || t.content)).map(t => ({ role: t.role, content: t.content }));
+  const said = [];
+  for (const t of turns.filter(t => !t.error && (t.role === "user" || t.content))) {
+    const last = said.at(-1);
+    if (last?.role === t.role) last.content += "\n\n" + t.content; // the answer between failed: many templates refuse two questions in a row
+    else said.push({ role: t.role, content: t.content });
+  }
   if (asText()) return { max_tokens: 256, ...out, prompt: [system(), ...said.map(t => t.content)].filter(Boolean).join("\n") };
   return { ...out, messages: system() ? [{ role: "system", content: system() }, ...said] : said };
 }

@@ -179,11 +179,12 @@ export function chatPage(view) {
     const chat = chats.current, turns = [...chat.turns], turn = { role: "assistant" };
     chat.turns.push(turn);
     running = { turn, abort: new AbortController(), changed };
+    chats.answered = chat;
     chats.save();
     all();
     await answer(turns, turn, running.abort.signal, () => running?.changed());
-    running = null;
-    chats.write();
+    running = chats.answered = null;
+    chats.keep(chat);
     redraw(turn);
   }
 
@@ -234,11 +235,12 @@ export function chatPage(view) {
   all();
   const offs = [on("state", state), () => document.removeEventListener("keydown", keyed), on("event", ({ event: e }) => { // a cost that becomes known after the answer
     for (const turn of shown.keys()) {
-      if (turn !== running?.turn && turn.outages?.some(o => same(o, e))) { newest(turn); fill(turn); chats.write(); }
+      if (turn !== running?.turn && turn.outages?.some(o => same(o, e))) { newest(turn); fill(turn); chats.keep(chats.current); }
     }
   })];
+  chats.changed = current => { if (current) all(); else if (!rows.querySelector("input")) list(); };
   home();
-  return () => { offs.forEach(f => f()); redraw = () => {}; if (running) running.changed = () => {}; };
+  return () => { chats.changed = () => {}; offs.forEach(f => f()); redraw = () => {}; if (running) running.changed = () => {}; };
 }
 
 let redraw = () => {};

@@ -1,8 +1,9 @@
-// Conversations, kept in this browser and nowhere else, unless they are exported.
+// Conversations, kept in this browser and nowhere else, unless they are exported. Several tabs keep them
+// together: each reads what the others have written before it writes.
 const KEY = "shoal.chats", MOST = 200;
 const FORMAT = "shoal-chats";
 
-const fresh = () => ({ id: crypto.getRandomValues(new Uint32Array(2)).join("-"), title: "", turns: [] });
+const fresh = () => ({ id: crypto.getRandomValues(new Uint32Array(2)).join("-"), title: "", turns: [], at: 0 });
 
 function load() {
   try {
@@ -11,9 +12,34 @@ function load() {
   } catch { return []; }
 }
 
+const ids = list => new Set(list.map(c => c.id));
+const first = load();
+let known = ids(first); // of the conversations that were stored when this tab last read or wrote them
+
 export const chats = {
-  list: load(), // newest first
+  list: first, // newest first
   current: null,
+  answered: null,    // the one that is answered in this tab
+  changed: () => {}, // called when another tab has changed the list; true: the current one too
+
+  /** pull takes over what other tabs have added, changed (the newest change of a conversation counts) and removed.
+      It returns whether they have changed the current one. */
+  pull() {
+    const stored = new Map(load().map(c => [c.id, c])), here = ids(this.list);
+    const list = this.list.filter(c => stored.has(c.id) || !known.has(c.id));
+    const newer = list.filter(c => c !== this.answered && (stored.get(c.id)?.at || 0) > (c.at || 0));
+    for (const c of newer) Object.assign(c, stored.get(c.id));
+    this.list = [...[...stored.values()].filter(c => !here.has(c.id) && !known.has(c.id)), ...list];
+    known = new Set(stored.keys());
+    return newer.includes(this.current);
+  },
+
+  /** keep stores a conversation that has changed, if it is not deleted. */
+  keep(c) {
+    c.at = Date.now();
+    this.pull();
+    this.write();
+  },
 
   fresh() {
     this.current = fresh();
@@ -27,13 +53,16 @@ export const chats = {
     const c = this.current;
     if (!c.turns.length) return;
     c.title ||= c.turns[0].content.trim().slice(0, 60);
+    c.at = Date.now();
+    this.pull();
     this.list = [c, ...this.list.filter(x => x !== c && x.id !== c.id)].slice(0, MOST);
     this.write();
   },
 
   rename(id, title) {
+    this.pull();
     const c = this.list.find(x => x.id === id);
-    if (c && title.trim()) c.title = title.trim().slice(0, 200);
+    if (c && title.trim()) Object.assign(c, { title: title.trim().slice(0, 200), at: Date.now() });
     this.write();
   },
 
@@ -55,6 +84,7 @@ export const chats = {
     let file = null;
     try { file = JSON.parse(text); } catch { /* said below */ }
     if (file?.format !== FORMAT || !Array.isArray(file.chats)) throw new Error("This file holds no conversations: choose one that was exported here.");
+    this.pull();
     const said = c => JSON.stringify(c.turns.map(t => [t.role, t.content]));
     const here = new Set(this.list.map(said)), add = [];
     for (const c of file.chats) {
@@ -77,6 +107,7 @@ export const chats = {
   },
 
   remove(id) {
+    this.pull();
     this.list = this.list.filter(c => c.id !== id);
     if (this.current?.id === id) this.fresh();
     this.write();
@@ -87,6 +118,7 @@ export const chats = {
     for (let n = this.list.length; n >= 0; n = Math.floor(n / 2)) {
       try {
         localStorage.setItem(KEY, JSON.stringify(this.list.slice(0, n)));
+        known = ids(this.list.slice(0, n));
         return n === this.list.length;
       } catch { /* full */ }
       if (!n) return false;
@@ -95,3 +127,8 @@ export const chats = {
 };
 
 chats.current = chats.list[0] || chats.fresh();
+
+addEventListener("storage", e => { // of another tab
+  if (e.key !== KEY && e.key !== null) return;
+  chats.changed(chats.pull());
+});

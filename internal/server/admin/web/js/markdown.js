@@ -13,8 +13,13 @@ export function markdown(text) {
   } catch { // whatever a model writes
     return [h("p", {}, text)];
   }
-  return blocks(tokens);
+  return deep(tokens, deepest) ? [h("p", {}, text)] : blocks(tokens);
 }
+
+// A model that repeats "- " or ">" nests as deep as its answer is long: the browser's stack would end.
+const deepest = 64;
+const within = t => [t.tokens, t.items, ...(t.header || []).map(c => c.tokens), ...(t.rows || []).flat().map(c => c.tokens)].filter(Boolean);
+const deep = (tokens, left) => tokens.some(t => within(t).some(inner => !left || deep(inner, left - 1)));
 
 // bare tells that the whole text is code, as small models write it, without a fence.
 const starts = /^\s*(?:func|package|type|import|var|const|def|class|struct|enum|fn|let|function|async function|public|static|#include|\/\/|\/\*)[\s(]/;
