@@ -148,3 +148,13 @@ func TestOllamaEmbeddingsErrors(t *testing.T) {
 		t.Error(a.raw)
 	}
 }
+
+// Errors of scores name the list that the client sent.
+func TestScoreErrors(t *testing.T) {
+	url := serve(t, &servertest.Engine{}, func(c *Config) { c.Recipe = &recipe.Recipe{Width: 4} })
+	for body, param := range map[string]string{`{"text_1":"","text_2":"x"}`: "text_1", `{"queries":["a",""],"documents":["x","y"]}`: "queries",
+		`{"text_1":"x","text_2":""}`: "text_2", `{"text_1":"x","documents":["a",""]}`: "documents"} {
+		checkParam(t, post(t, url+"/v1/score", body), param, body)
+	}
+	checkParam(t, post(t, url+"/v1/rerank", `{"query":"","documents":["x"]}`), "query", "")
+}

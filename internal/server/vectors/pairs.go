@@ -18,7 +18,7 @@ import (
 type pairs struct {
 	queries, documents []string
 	instruction        string
-	param              string // names the documents in errors
+	queryParam, param  string // names the queries and the documents in errors
 	rawScores          bool
 }
 
@@ -58,7 +58,7 @@ func (s *API) prompts(ctx context.Context, g *generate.Request, p *pairs) (out [
 		return out, e
 	}
 	for i := 0; i < len(p.queries) && e == nil; i++ {
-		add(s.EmbedPrompt(ctx, g, "query", p.queries[i], "query", true))
+		add(s.EmbedPrompt(ctx, g, "query", p.queries[i], p.queryParam, true))
 	}
 	for i := 0; i < len(p.documents) && e == nil; i++ {
 		add(s.EmbedPrompt(ctx, g, "document", p.documents[i], p.param, true))

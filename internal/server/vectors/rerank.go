@@ -67,7 +67,7 @@ func (s *API) decodeRerank(ctx context.Context, body []byte, returns bool) (*gen
 	}
 	f.Text("query", &query)
 	if f.Err == nil {
-		p.queries, p.param = []string{query}, "documents"
+		p.queries, p.queryParam, p.param = []string{query}, "query", "documents"
 		p.documents, e = documentsOf(f.Get("documents"))
 		f.Fail(e)
 	}

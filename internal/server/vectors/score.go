@@ -35,12 +35,12 @@ func (s *API) decodeScore(ctx context.Context, body []byte) (*generate.Request, 
 	if e != nil {
 		return nil, e
 	}
-	read := func(names ...string) (list []string) { // the newer name is the last and wins
+	read := func(param *string, names ...string) (list []string) { // the newer name is the last and wins
 		for _, name := range names {
 			if v := f.Get(name); v != nil {
 				list, e = texts(name, v)
 				f.Fail(e)
-				p.param = name
+				*param = name
 			}
 		}
 		if list == nil {
@@ -48,8 +48,8 @@ func (s *API) decodeScore(ctx context.Context, body []byte) (*generate.Request, 
 		}
 		return list
 	}
-	p.queries = read("text_1", "queries")
-	p.documents = read("text_2", "documents")
+	p.queries = read(&p.queryParam, "text_1", "queries")
+	p.documents = read(&p.param, "text_2", "documents")
 	if n := len(p.queries); f.Err == nil && n != 1 && n != len(p.documents) {
 		f.Fail(apierr.Invalid(p.param, "%d texts cannot be paired with %d: the first list must have 1 text, or as many as the second.",
 			n, len(p.documents)))
