@@ -2,6 +2,7 @@ package admin
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -32,7 +33,8 @@ var clusterMetrics = newTable("",
 	gauges("shoal_nodes", "Nodes by state.", "state", func(c *wire.ClusterState) map[string]int {
 		states := map[string]int{}
 		for _, n := range c.Nodes {
-			states[n.State]++
+			state, _, _ := strings.Cut(n.State, ":") // the reason of a refusal follows
+			states[state]++
 		}
 		return states
 	}),
