@@ -1,9 +1,12 @@
 package client_test
 
 import (
+	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,5 +82,18 @@ func TestReadyNow(t *testing.T) {
 	}
 	if err := c.Ready(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// An event that is too long for the client is an error at once: it would be as long the next time.
+func TestWatchTooLong(t *testing.T) {
+	c, asked := answering(t, say(200, "", `data: {"object":"job.event","index":0,"text":"`+strings.Repeat("x", 33<<20)+"\"}\n\n"))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var last error
+	for _, last = range c.Watch(ctx, "job-1", 0) {
+	}
+	if !errors.Is(last, bufio.ErrTooLong) || len(*asked) != 1 {
+		t.Errorf("%v after %d requests", last, len(*asked))
 	}
 }

@@ -200,11 +200,13 @@ func get[T any](ctx context.Context, c *Client, method, path string, header http
 	return out, nil
 }
 
+const maxLine = 32 << 20 // bytes of an event
+
 // Data calls take with the data of each server-sent event of a body, until take returns an error. A line
 // without an end, at which a connection broke, is no event.
 func Data(body io.Reader, take func([]byte) error) error {
 	lines := bufio.NewScanner(body)
-	lines.Buffer(nil, 32<<20)
+	lines.Buffer(nil, maxLine)
 	lines.Split(func(data []byte, _ bool) (advance int, token []byte, err error) { return bufio.ScanLines(data, false) })
 	for lines.Scan() {
 		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -120,6 +121,8 @@ func (c *Client) follow(ctx context.Context, path string, take func([]byte) erro
 		return taken
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case errors.Is(err, bufio.ErrTooLong):
+		return fmt.Errorf("client: an event of %s has more than %d bytes: %w", path, maxLine, err)
 	case err != nil:
 		return fmt.Errorf("%w (%w)", ErrStreamEnded, err)
 	}
