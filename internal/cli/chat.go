@@ -231,10 +231,11 @@ func (c *chatCmd) send(e *ui.Env, cl *client.Client, history []turn) ([]turn, er
 	defer stop()
 	defer e.Interrupts.Intercept(func() bool { stop(); return true })()
 	var answer strings.Builder
+	out := ui.TextWriter(e.Stdout)
 	f, err := stream(ctx, cl, "/v1/chat/completions", body, func(t string) {
 		answer.WriteString(t)
-		fmt.Fprint(e.Stdout, t)
-	}, e.Stderr)
+		fmt.Fprint(out, t)
+	}, ui.TextWriter(e.Stderr))
 	fmt.Fprintln(e.Stdout)
 	switch {
 	case err != nil && ctx.Err() != nil && e.Ctx.Err() == nil:

@@ -151,7 +151,8 @@ func (c *runCmd) readText(e *ui.Env) (string, error) {
 // complete sends a text and streams the answer. The text is a message in the model's chat template, or
 // a prompt to complete.
 func (c *runCmd) complete(e *ui.Env, cl *client.Client, name, text string) (streamResult, error) {
-	emit := func(t string) { fmt.Fprint(e.Stdout, t) }
+	out := ui.TextWriter(e.Stdout)
+	emit := func(t string) { fmt.Fprint(out, t) }
 	body := c.body()
 	if name != "" {
 		body["model"] = name
@@ -162,7 +163,7 @@ func (c *runCmd) complete(e *ui.Env, cl *client.Client, name, text string) (stre
 			turns = append(turns, turn{"system", c.System})
 		}
 		body["messages"] = append(turns, turn{"user", text})
-		f, err := stream(e.Ctx, cl, "/v1/chat/completions", body, emit, e.Stderr)
+		f, err := stream(e.Ctx, cl, "/v1/chat/completions", body, emit, ui.TextWriter(e.Stderr))
 		if !isNoTemplate(err) || c.System != "" {
 			return f, err
 		}

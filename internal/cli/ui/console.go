@@ -1,11 +1,13 @@
 package ui
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"sync"
+	"unicode"
 
 	"golang.org/x/term"
 )
@@ -38,6 +40,31 @@ func ShowStatus(w io.Writer, text string) {
 		c.status, w = text, c.File
 	}
 	fmt.Fprint(w, clearLine, text)
+}
+
+// TextWriter returns a writer for text that others wrote, such as the answer of a model. Before a terminal it
+// replaces control characters, except line breaks and tabs, by U+FFFD: they could change the terminal or its
+// clipboard. Each write is whole characters.
+func TextWriter(w io.Writer) io.Writer {
+	if !IsTerminal(w) {
+		return w
+	}
+	return textWriter{w}
+}
+
+type textWriter struct{ w io.Writer }
+
+func (t textWriter) Write(p []byte) (int, error) {
+	shown := bytes.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, bytes.ReplaceAll(p, []byte("\r\n"), []byte("\n")))
+	if _, err := t.w.Write(shown); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 const clearLine = "\r\x1b[K"
