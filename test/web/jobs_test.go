@@ -40,7 +40,18 @@ func jobs(t *testing.T, b *browser, c *cluster) {
 
 	file := filepath.Join(t.TempDir(), "batch.jsonl")
 	line := `{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"model":"fry","prompt":"func add(a, b int) int {","max_tokens":8}}` + "\n"
-	if err := os.WriteFile(file, []byte(line+strings.Replace(line, `"a"`, `"b"`, 1)), 0o600); err != nil {
+	const files = `fetch("/v1/files").then(r => r.json()).then(l => l.data.length)`
+	if err := os.WriteFile(file, []byte("not a request\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := value[int](b, files)
+	b.do("choose another file", chromedp.SetUploadFiles(chromedp.CSS(".upload input"), []string{file}))
+	b.press(".upload button")
+	b.until(`document.querySelector(".jobs .error").textContent.startsWith("The first line of the file is not a request")`)
+	if n := value[int](b, files); n != before {
+		t.Errorf("%d files before a file that is no batch, and %d after", before, n)
+	}
+	if err := os.WriteFile(file, []byte("\ufeff\n"+line+strings.Replace(line, `"a"`, `"b"`, 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.do("choose a file", chromedp.SetUploadFiles(chromedp.CSS(".upload input"), []string{file}))

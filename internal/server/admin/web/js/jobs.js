@@ -37,14 +37,24 @@ export function jobsPage(view) {
 
   const upload = () => attempt(async () => {
     if (!file.files.length) throw new Error("Choose a .jsonl file first: one request a line.");
+    const url = await endpoint(file.files[0]);
     const form = new FormData();
     form.append("purpose", "batch");
     form.append("file", file.files[0]);
     const input = await send("POST", "/v1/files", form);
-    const first = JSON.parse((await file.files[0].slice(0, 1 << 20).text()).split("\n")[0]);
-    await send("POST", "/v1/batches", { input_file_id: input.id, endpoint: first.url, completion_window: "24h" });
+    await send("POST", "/v1/batches", { input_file_id: input.id, endpoint: url, completion_window: "24h" });
     file.value = "";
   });
+
+  // endpoint is that of the first request of a file, which has the endpoint of all.
+  async function endpoint(f) {
+    const line = (await f.slice(0, 16 << 20).text()).split("\n").find(l => l.trim());
+    try {
+      return JSON.parse(line).url;
+    } catch (e) {
+      throw new Error("The first line of the file is not a request: " + e.message);
+    }
+  }
 
   function jobRow(j) {
     const name = h("button", { class: j.prompt_preview ? "quiet said" : "quiet said mono", type: "button", "aria-expanded": open.has(j.id), title: j.id, onclick: () => toggle(j) }, j.prompt_preview || j.id.slice(0, 14) + "\u2026");
