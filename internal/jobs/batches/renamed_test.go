@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal/journaltest"
 )
 
-// What was accepted under a name of the model is shown and finished when the same model has another name.
+// Jobs and responses that were accepted under a name of the model are shown and finished when it has another name.
 func TestRenamedModel(t *testing.T) {
 	log, dir, e := journaltest.NewMemoryLog(), t.TempDir(), &fakeEngine{}
 	h := open(t, log, dir, e, config{Config: jobs.Config{Parallel: 2}})

@@ -69,7 +69,7 @@ func TestInputTokensWithoutAStore(t *testing.T) {
 	}
 }
 
-// A choice among allowed tools leaves the prompt as it is, and only they can be called.
+// A choice among allowed tools does not change the prompt, and only they can be called.
 func TestChatAllowedTools(t *testing.T) {
 	const call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call><tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>"
 	url, seen := serveTools(t, hermesTemplate, &servertest.Engine{Script: writes(call)})
