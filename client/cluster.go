@@ -92,7 +92,8 @@ const codeStoreAway = "store_unavailable"
 // streamError returns the error that the data of an event holds, or nil.
 func streamError(data []byte) error {
 	var body errorBody
-	if json.Unmarshal(data, &body) != nil || body.Object != "" || body.Error == nil {
+	_ = json.Unmarshal(data, &body) // the caller reports data that is not JSON
+	if body.Object != "" || body.Error == nil {
 		return nil
 	}
 	e := &Error{Status: http.StatusOK, Code: body.Error.Code, Param: body.Error.Param, Message: body.Error.Message}

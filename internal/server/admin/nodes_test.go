@@ -21,8 +21,8 @@ func (c stateCollector) Collect(ch chan<- prometheus.Metric) { clusterMetrics.co
 // label with free texts has any number of values.
 func TestNodeStatesAreWords(t *testing.T) {
 	r := prometheus.NewRegistry()
-	r.MustRegister(stateCollector{&wire.ClusterState{Nodes: []wire.NodeState{{ID: "a", State: "ready"}, {ID: "b", State: "refused: other files"},
-		{ID: "c", State: "refused: another build"}, {ID: "d", State: "fenced"}}}})
+	r.MustRegister(stateCollector{&wire.ClusterState{Nodes: []wire.NodeState{{ID: "a", State: "ready"},
+		{ID: "b", State: "refused: other files"}, {ID: "c", State: "refused: another build"}, {ID: "d", State: "fenced"}}}})
 	w := httptest.NewRecorder()
 	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	var got []string
