@@ -104,8 +104,8 @@ func (s *Fields) scaling(r *rotary.Rope, c *Config, original int) {
 		r.LowFreq = s.Required("low_freq_factor", 1e-3, 1e6)
 		r.HighFreq = s.Required("high_freq_factor", 1e-3, 1e6)
 		r.OriginalMax = s.Size("original_max_position_embeddings", trained, MaxPositions)
-		if s.Err == nil && r.HighFreq <= r.LowFreq {
-			s.Fail("high_freq_factor", ErrFormat, "%g is not above low_freq_factor %g", r.HighFreq, r.LowFreq)
+		if s.Err == nil && r.HighFreq < r.LowFreq {
+			s.Fail("high_freq_factor", ErrFormat, "%g is below low_freq_factor %g", r.HighFreq, r.LowFreq)
 		}
 	}
 	for key, neutral := range map[string]float64{GrowthKey: 0, "extrapolation_factor": 1, "attn_factor": 1} {

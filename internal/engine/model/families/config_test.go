@@ -91,6 +91,12 @@ func TestConfigForms(t *testing.T) {
 		"rope llama3": {change: change{"rope_scaling": llama3}, want: func(c *model.Config) {
 			c.Rope = rotary.Rope{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 128}
 		}},
+		"rope llama3, no middle waves": { // as Llama 4 Scout
+			change: change{"rope_scaling": change{"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0,
+				"original_max_position_embeddings": 128}},
+			want: func(c *model.Config) {
+				c.Rope = rotary.Rope{Theta: 5e5, Type: "llama3", Factor: 16, LowFreq: 1, HighFreq: 1, OriginalMax: 128}
+			}},
 		"rope llama3, new form": {change: change{"rope_theta": remove, "rope_parameters": five}, want: func(c *model.Config) {
 			c.Rope = rotary.Rope{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 128}
 		}},
@@ -195,7 +201,7 @@ func TestConfigRefusals(t *testing.T) {
 		{rope(change{"rope_type": "dynamic", "factor": 4}), model.ErrUnsupported, []string{"rope_scaling.rope_type", "dynamic"}},
 		{rope(change{"type": "linear"}), model.ErrMissing, []string{"rope_scaling.factor"}},
 		{rope(change{"type": "linear", "factor": 0}), model.ErrOutOfRange, []string{"rope_scaling.factor"}},
-		{rope(change{"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4, "original_max_position_embeddings": 8}),
+		{rope(change{"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 3.9, "original_max_position_embeddings": 8}),
 			model.ErrFormat, []string{"high_freq_factor"}},
 		{rope(change{"type": "default", "partial_rotary_factor": 0.5}), model.ErrUnsupported, []string{"partial_rotary_factor"}},
 		{change{"rope_scaling": "linear"}, model.ErrFormat, []string{"rope_scaling"}},
@@ -418,5 +424,35 @@ func readJSON(t *testing.T, path string, dst any) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// With equal factors, every wave is either kept or fully stretched.
+func TestInvFreqWithoutMiddleWaves(t *testing.T) {
+	const dim = 128
+	r := rotary.Rope{Theta: 5e5, Type: "llama3", Factor: 16, LowFreq: 1, HighFreq: 1, OriginalMax: 8192}
+	plain, kept := rotary.Powers(r.Theta, dim/2), 0
+	for i, f := range r.InvFreq(dim) {
+		want := plain[i]
+		if 2*math.Pi/want > 8192 {
+			want /= 16
+		} else {
+			kept++
+		}
+		if f != want {
+			t.Errorf("pair %d has the frequency %g, want %g", i, f, want)
+		}
+	}
+	if kept == 0 || kept == dim/2 {
+		t.Errorf("%d of %d waves are kept", kept, dim/2)
+	}
+	// A wave of exactly the original length is neither shorter nor longer.
+	const wave = 2 * math.Pi
+	one := rotary.Rope{Theta: 2, Type: "llama3", Factor: 16, LowFreq: 1 / wave, HighFreq: 1 / wave, OriginalMax: 1}
+	if long := 1 / one.LowFreq; long != wave {
+		t.Fatalf("the wave %g is not %g", wave, long)
+	}
+	if f := one.InvFreq(2)[0]; f != 1 {
+		t.Errorf("the wave of the original length has the frequency %g, want 1", f)
 	}
 }

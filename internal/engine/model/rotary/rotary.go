@@ -89,6 +89,8 @@ func (r Rope) llama3(f float64) float64 {
 		return f
 	case wave > long:
 		return f / r.Factor
+	case long == short: // there are no waves in between, as in Llama 4 Scout
+		return f
 	}
 	keep := (float64(r.OriginalMax)/wave - r.LowFreq) / (r.HighFreq - r.LowFreq)
 	return float64((1-keep)*(f/r.Factor)) + float64(keep*f)
