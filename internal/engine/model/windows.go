@@ -8,7 +8,8 @@ func ReadWindows(f *Fields, c *Config, def int, slides func(layer int) bool) {
 	ReadSpans(f, c, "sliding_attention", "sliding_window", def, slides)
 }
 
-// ReadSpans is ReadWindows for layers of another kind, whose size has another key.
+// ReadSpans is ReadWindows for layers of another kind, whose size has another key. A size of null is an
+// error if a layer has a window; def is only the size that is missing.
 func ReadSpans(f *Fields, c *Config, kind, size string, def int, slides func(layer int) bool) {
 	var kinds []string // one per layer
 	if f.Get("layer_types", &kinds, "a list of names") {
@@ -27,6 +28,10 @@ func ReadSpans(f *Fields, c *Config, kind, size string, def int, slides func(lay
 	windows, some := make([]int, c.Layers), false
 	for i := range windows {
 		if slides(i) {
+			if f.Given(size) && !f.Has(size) {
+				f.Fail(size, ErrFormat, "null, but layer %d has a window", i)
+				return
+			}
 			windows[i], some = f.Size(size, def, MaxPositions), true
 		}
 	}

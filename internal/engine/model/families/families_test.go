@@ -91,6 +91,15 @@ func TestFamilies(t *testing.T) {
 			func(c *model.Config) bool { return c.Window(0) == 64 && c.Window(1) == 0 }},
 		{"Qwen2", change{"sliding_window": 64, "use_sliding_window": true, "max_window_layers": 0,
 			"layer_types": []string{"full_attention", "full_attention"}}, func(c *model.Config) bool { return c.Windows == nil }},
+		// null is no window, also if use_sliding_window asks for one
+		{"Qwen2", change{"sliding_window": nil, "use_sliding_window": true, "max_window_layers": 0, "max_position_embeddings": 32768},
+			func(c *model.Config) bool { return c.Windows == nil }},
+		{"Qwen3", change{"sliding_window": nil, "use_sliding_window": true, "max_window_layers": 0, "max_position_embeddings": 32768},
+			func(c *model.Config) bool { return c.Windows == nil }},
+		{"Qwen2Moe", change{"sliding_window": nil, "use_sliding_window": true, "max_position_embeddings": 32768},
+			func(c *model.Config) bool { return c.Windows == nil }},
+		{"Qwen3Moe", change{"sliding_window": nil, "use_sliding_window": true, "max_position_embeddings": 32768},
+			func(c *model.Config) bool { return c.Windows == nil }},
 		{"Qwen3", nil, func(c *model.Config) bool { return c.QKNorm && !c.QKVBias && !c.OutBias && c.HeadDim == 128 }},
 		{"Qwen3", change{"head_dim": 32, "attention_bias": true},
 			func(c *model.Config) bool { return c.HeadDim == 32 && c.QKVBias && c.OutBias }},
@@ -482,4 +491,24 @@ func marshal(t *testing.T, v any) []byte {
 		t.Fatal(err)
 	}
 	return data
+}
+
+// A layer with a window whose size is null is refused, as by transformers. A missing size is the family's default.
+func TestWindowsWithoutSize(t *testing.T) {
+	for _, arch := range []string{"Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma4ForCausalLM", "GptOssForCausalLM", "Olmo3ForCausalLM",
+		"Cohere2ForCausalLM", "Qwen2ForCausalLM"} {
+		c := change{"architectures": []string{arch}, "num_hidden_layers": 4, "head_dim": 16, "rms_norm_eps": 1e-5, "rope_theta": remove,
+			"layer_types": []string{"sliding_attention", "full_attention", "sliding_attention", "full_attention"}, "sliding_window": 8}
+		if arch == "Gemma4ForCausalLM" {
+			c["global_head_dim"], c["hidden_size_per_layer_input"] = 16, 0
+		}
+		if got, err := model.ParseConfig("m", with(c), nil); err != nil || got.Window(0) != 8 {
+			t.Errorf("%s: window %d, %v", arch, got.Window(0), err)
+		}
+		c["sliding_window"] = nil
+		_, err := model.ParseConfig("m", with(c), nil)
+		if e, ok := errors.AsType[*model.Error](err); !ok || e.Field != "sliding_window" {
+			t.Errorf("%s with a window of null: %v", arch, err)
+		}
+	}
 }

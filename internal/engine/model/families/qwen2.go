@@ -36,6 +36,9 @@ func readQwen(f *model.Fields, c *model.Config) {
 		in = func(int) bool { return true }
 		f.Drop("layer_types")
 	}
+	if f.Given("sliding_window") && !f.Has("sliding_window") { // null: none
+		slides = false
+	}
 	model.ReadWindows(f, c, 4096, func(layer int) bool { return slides && in(layer) })
 	c.DropIdleWindows()
 }
