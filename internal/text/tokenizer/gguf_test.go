@@ -123,6 +123,48 @@ func TestGGUFSentencePiece(t *testing.T) {
 	}
 }
 
+// White space next to some special tokens is not part of a text. Files have no flag for that: it follows from
+// the names of the model, of the architecture and of the pre-tokenizer.
+func TestGGUFStrippedSpace(t *testing.T) {
+	var s spm
+	readJSON(t, "testdata/gguf/sentencepiece.json", &s)
+	const user, mask = "<|user|>", "<mask>"
+	s.Tokens, s.Scores = append(s.Tokens, user, "<|endoftext|>", mask), append(s.Scores, 0, 0, 0)
+	s.Kinds = append(s.Kinds, vocabfile.Control, vocabfile.Control, vocabfile.UserDefined)
+	for _, test := range []struct {
+		key, value string
+		right      []string // tokens that swallow the space after them
+		left       []string // and before them
+	}{
+		{"general.name", "Phi 3 Mini", nil, nil},
+		{"general.name", "Phi-3-mini-4k-instruct", []string{user, "</s>", mask}, nil},
+		{"general.name", "my phi3", []string{user, "</s>", mask}, nil},
+		{"general.architecture", "nomic-bert-moe", nil, []string{mask}},
+		{"general.architecture", "llama", nil, nil},
+		{"general.architecture", "phi3", []string{user, "</s>", mask}, nil},
+		{"tokenizer.ggml.pre", "jina-v2-de", nil, []string{mask}},
+	} {
+		g := s.file()
+		g.Set(test.key, test.value)
+		tok, err := Load(writeGGUF(t, g))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, special := range []string{user, "<s>", "</s>", "<unk>", "<|endoftext|>", mask} {
+			id, _ := tok.ID(special)
+			want := slices.Concat(tok.Encode("the ", false), []int32{id}, tok.Encode(" \nthe", false))
+			if slices.Contains(test.right, special) {
+				want = slices.Concat(tok.Encode("the ", false), []int32{id}, tok.Encode("the", false))
+			} else if slices.Contains(test.left, special) {
+				want = slices.Concat(tok.Encode("the", false), []int32{id}, tok.Encode(" \nthe", false))
+			}
+			if got := tok.Encode("the "+special+" \nthe", false); !slices.Equal(got, want) {
+				t.Errorf("%s %q: %s: %q, want %q", test.key, test.value, special, names(tok, got), names(tok, want))
+			}
+		}
+	}
+}
+
 // If two ids have the same text, encoding uses the first, and both are decoded.
 func TestGGUFTokenTwice(t *testing.T) {
 	var s spm

@@ -100,6 +100,7 @@ func GGUF(path string) (d Document, err error) {
 func documentGGUF(f *gguf.File) (d Document) {
 	v := vocabGGUF(f)
 	kind := attempt.Must(f.Text(GGUFPrefix+"model", ""))
+	v.lstrip, v.rstrip = stripGGUF(f, kind)
 	var doc map[string]any
 	bos, eos := true, false
 	d.Extra.Again = v.again
@@ -137,6 +138,27 @@ type ggufVocab struct {
 
 	first map[string]int // id of each text
 	again map[int32]int  // see Extra
+
+	lstrip, rstrip func(token string) bool // added tokens that swallow white space, see stripGGUF
+}
+
+// stripGGUF returns which added tokens swallow the white space before and after them. Files have no flag for
+// it. llama.cpp decides by the names of the model, of the architecture and of the pre-tokenizer. Here every
+// Phi-3 with a SentencePiece vocabulary counts: new converters write "Phi 3" without the hyphen.
+func stripGGUF(f *gguf.File, kind string) (left, right func(token string) bool) {
+	text := func(key string) string { return strings.ToLower(attempt.Must(f.Text(key, ""))) }
+	name, arch, pre := text("general.name"), text("general.architecture"), text(GGUFPrefix+"pre")
+	never := func(string) bool { return false }
+	only := func(mask string) func(string) bool { return func(s string) bool { return s == mask } }
+	switch {
+	case strings.HasPrefix(pre, "jina-v2-"), arch == "nomic-bert-moe", arch == "jina-bert-v3":
+		return only("<mask>"), never
+	case strings.Contains(name, "phi-3"), strings.Contains(name, "phi3"), arch == "phi3" && kind == "llama":
+		return never, func(s string) bool { return !slices.Contains([]string{"<unk>", "<s>", "<|endoftext|>"}, s) }
+	case arch == "modern-bert", strings.Contains(name, "modern-bert"):
+		return only("[MASK]"), never
+	}
+	return never, never
 }
 
 func vocabGGUF(f *gguf.File) *ggufVocab {
@@ -180,7 +202,8 @@ func (v *ggufVocab) added() []map[string]any {
 			continue
 		}
 		if k := v.kind(id); k == Unknown || k == Control || k == UserDefined {
-			out = append(out, map[string]any{"id": id, "content": s, "special": k != UserDefined, "normalized": false})
+			out = append(out, map[string]any{"id": id, "content": s, "special": k != UserDefined, "normalized": false,
+				"lstrip": v.lstrip(s), "rstrip": v.rstrip(s)})
 		}
 	}
 	return out
