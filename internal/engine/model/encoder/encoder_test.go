@@ -80,3 +80,41 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
+
+// With rotary_scaling_factor, Nomic's own code changes the rotation of texts that are longer than the trained
+// ones. Such texts are not served. Settings that change every text are refused.
+func TestNomicRotations(t *testing.T) {
+	parse := func(change map[string]any) (model.Config, error) {
+		c := map[string]any{"architectures": []string{"NomicBertModel"}, "n_embd": 64, "n_head": 4, "n_layer": 2, "n_inner": 128,
+			"n_positions": 8192, "vocab_size": 100, "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "activation_function": "swiglu",
+			"qkv_proj_bias": false, "mlp_fc1_bias": false, "mlp_fc2_bias": false}
+		for k, v := range change {
+			c[k] = v
+		}
+		text, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return model.ParseConfig("d", text, nil)
+	}
+	for _, test := range []struct {
+		change map[string]any
+		want   int
+	}{
+		{nil, 8192},
+		{map[string]any{"rotary_scaling_factor": nil, "max_trained_positions": 2048}, 8192},
+		{map[string]any{"rotary_scaling_factor": 2, "max_trained_positions": 2048}, 2048}, // nomic-embed-text-v1
+		{map[string]any{"rotary_scaling_factor": 2.0}, 2048},
+		{map[string]any{"rotary_scaling_factor": 2, "max_trained_positions": 16384}, 8192},
+	} {
+		if c, err := parse(test.change); err != nil || c.MaxPositions != test.want {
+			t.Errorf("%v: texts of %d tokens, want %d; %v", test.change, c.MaxPositions, test.want, err)
+		}
+	}
+	for key, v := range map[string]any{"rotary_emb_scale_base": 512, "causal": true, "rotary_scaling_factor": "x", "max_trained_positions": 0} {
+		c := map[string]any{"rotary_scaling_factor": 2, key: v}
+		if _, err := parse(c); err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("%v: %v", c, err)
+		}
+	}
+}

@@ -8,7 +8,8 @@ import "github.com/shoal-llm/shoal/internal/engine/model"
 //	x = LayerNorm(x + O attention(RoPE(Q x), RoPE(K x), V x), AttnOut)
 //	x = LayerNorm(x + Down (SiLU(Gate x) * Up x), FFNOut)
 //
-// Files of the hub have GPT-2's names of settings, and q, k and v in one matrix.
+// Files of the hub have GPT-2's names of settings, and q, k and v in one matrix. With rotary_scaling_factor,
+// texts are at most as long as the trained ones.
 func init() {
 	model.Register(model.Family{
 		Name: "NomicBertModel", Tiny: tiny(map[string]any{"hidden_act": "silu"}),
@@ -30,11 +31,18 @@ func readNomicBert(f *model.Fields, c *model.Config) {
 		f.OneOf("activation_function", "swiglu", "swiglu")
 	}
 	for _, key := range []string{"qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "use_rms_norm",
-		"rotary_emb_interleaved", "parallel_block"} {
+		"rotary_emb_interleaved", "parallel_block", "causal"} {
 		f.MustBe(key, false)
 	}
 	if f.Number("rotary_emb_fraction", 1, 0, 1) != 1 || f.Number("num_experts", 0, 0, 1<<16) > 0 {
 		f.Refuse("rotary_emb_fraction", "only whole rotations and dense layers are implemented")
+	}
+	if f.Has("rotary_emb_scale_base") {
+		f.Refuse("rotary_emb_scale_base", "is set: rotations that also scale (xPos) are not implemented; only null is")
+	}
+	// Nomic's code raises the base of the rotation for a text that is longer than the trained ones.
+	if f.Number("rotary_scaling_factor", 0, 0, 1e6) != 0 {
+		c.MaxPositions = min(c.MaxPositions, f.Size("max_trained_positions", 2048, model.MaxPositions))
 	}
 	model.ReadRope(f, c, 1000)
 }
