@@ -334,6 +334,10 @@ func (c *Checkpoint) check() error {
 		if c.nested && isTower(name) {
 			continue
 		}
+		if !known[name] && c.zeroBias(name, known) {
+			delete(c.at, name)
+			continue
+		}
 		// A block after the last one is not part of a GGUF file: dropAhead has removed known ones.
 		further := c.gguf && model.AfterLast(&c.Config, name)
 		// a GGUF file holds its model and nothing else
@@ -344,6 +348,23 @@ func (c *Checkpoint) check() error {
 		}
 	}
 	return bad.In(c.Dir)
+}
+
+// zeroBias reports whether a tensor is the bias of a known matrix, and all its elements are zero. Old
+// versions of AutoGPTQ gave one to every module. The bytes of a partial checkpoint are not here: those of
+// the whole one were checked.
+func (c *Checkpoint) zeroBias(name string, known map[string]bool) bool {
+	module, ok := strings.CutSuffix(name, ".bias")
+	p, of := c.at[name], c.at[module+".weight"]
+	if !ok || !known[module+".weight"] || !p.weight || p.form != nil || len(of.Shape) != 2 || !slices.Equal(p.Shape, of.Shape[:1]) {
+		return false
+	}
+	if c.fetch != nil {
+		return true
+	}
+	row := make([]float32, p.Shape[0])
+	p.Row(row, 0, 0, len(row))
+	return !slices.ContainsFunc(row, func(v float32) bool { return v != 0 })
 }
 
 // requested returns the config with the number of layers reduced: only enough to name more tensors than the

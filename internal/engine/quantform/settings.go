@@ -39,6 +39,8 @@ type config struct {
 	Group      int             `json:"group_size"`
 	ActOrder   bool            `json:"desc_act"`
 	Checkpoint string          `json:"checkpoint_format"`
+	Dynamic    json.RawMessage `json:"dynamic"`        // gptq: settings of modules, see others
+	Extra      json.RawMessage `json:"extra_config"`   // auto-round: the same
 	Packing    string          `json:"packing_format"` // auto-round
 	Version    string          `json:"version"`        // awq
 	Layout     string          `json:"format"`         // compressed-tensors
@@ -187,7 +189,7 @@ func readCompressed(c *config, s *Settings) (err error) {
 		if err := known("config_groups."+name+".format", g.Format, formats...); err != nil {
 			return err
 		}
-		if w := g.Weights; w != nil && s.Held == "int4" && (w.Bits > 4 || w.Group > 0 && w.Group%Block != 0 || string(w.Order) == `"group"`) {
+		if w := g.Weights; w != nil && s.Held == "int4" && (w.Bits > 4 || w.Group > 0 && w.Group%Block != 0 || scattered(w.Order)) {
 			s.Held = "q8_0"
 		}
 		if g.Weights == nil || !given(g.Weights.Block) {
@@ -223,9 +225,38 @@ func readBits(c *config, s *Settings) error {
 
 // hold4 keeps codes of 4 bits if each block of 32 columns has one scale.
 func (s *Settings) hold4(c *config) {
-	if c.Group%Block == 0 && !c.ActOrder || c.Group < 0 {
+	if (c.Group%Block == 0 && !c.ActOrder || c.Group < 0) && !others(c.Dynamic) && !others(c.Extra) {
 		s.Held = "int4"
 	}
+}
+
+// others reports whether some modules have settings of their own whose codes int4 cannot keep. Keys are
+// patterns of names. "-:" in front means that the modules are not quantized.
+func others(v json.RawMessage) bool {
+	var modules map[string]json.RawMessage
+	if json.Unmarshal(v, &modules) != nil {
+		return false
+	}
+	for name, text := range modules {
+		var m struct {
+			Bits     float64 `json:"bits"`
+			Group    int     `json:"group_size"`
+			ActOrder bool    `json:"desc_act"`
+		}
+		if strings.HasPrefix(name, "-:") {
+			continue
+		}
+		if json.Unmarshal(text, &m) != nil || m.Bits > 4 && m.Bits <= 8 || m.Group > 0 && m.Group%Block != 0 || m.ActOrder {
+			return true
+		}
+	}
+	return false
+}
+
+// scattered reports whether the order of quantization puts neighbouring columns in different groups.
+// compressed-tensors has several names for it.
+func scattered(order json.RawMessage) bool {
+	return slices.Contains([]string{`"group"`, `"dynamic"`, "true"}, strings.ToLower(string(order)))
 }
 
 func readGPTQ(c *config, s *Settings) error {
