@@ -17,7 +17,7 @@ func (l *loader) delta(c *model.Config, n *model.DeltaSpec, me cut) *layer.Delta
 	w := &layer.Delta{Weights: mixer.NewWeights(l.vector(n.ALog), l.vector(n.DtBias), l.vector(n.Norm), d.Negated)}
 	w.D = l.vector(n.D)
 	units := upTo(tensor.Units(c.Hidden))
-	w.In = l.room(l.typeOf(n.Out.Weight), n.Out.Weight, me.delta.Len(), c.Hidden, units)
+	w.In = l.room(l.typeOf(n.Out.Weight, n.Joint.Weight, n.QKV.Weight, n.Z.Weight), n.Out.Weight, me.delta.Len(), c.Hidden, units)
 	l.fillRuns(w.In, me.delta, func(r int) (model.Linear, int) { return n.InRow(d, r) })
 	if rows := d.GateRows(); rows > 0 {
 		w.Gates = l.room(tensor.F32, n.Out.Weight, rows, c.Hidden, units)

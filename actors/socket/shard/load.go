@@ -284,10 +284,13 @@ func (l *loader) swiftKV(c *model.Config, first int, me cut) *layer.SwiftKV {
 // experts reads a layer's experts. Both mappings slice them in the same way.
 func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *experts.Weights {
 	m := &c.MoE
-	gate, up, down := n.Expert(0)
-	e := &experts.Weights{Gate: l.bank(m.Experts, gate, me.expert, c.Hidden), Down: l.bank(m.Experts, down, me.expertDown, m.FFN)}
+	gates, ups, downs := make([]string, m.Experts), make([]string, m.Experts), make([]string, m.Experts)
+	for x := range m.Experts {
+		gates[x], ups[x], downs[x] = n.Expert(x)
+	}
+	e := &experts.Weights{Gate: l.bank(gates, me.expert, c.Hidden), Down: l.bank(downs, me.expertDown, m.FFN)}
 	if !m.Ungated {
-		e.Up = l.bank(m.Experts, up, me.expert, c.Hidden)
+		e.Up = l.bank(ups, me.expert, c.Hidden)
 	}
 	e.Router = l.room(tensor.F32, n.Router, m.Experts, c.Hidden, upTo(tensor.Units(c.Hidden)))
 	l.fill(e.Router, 0, model.Linear{Weight: n.Router}, upTo(m.Experts))
@@ -295,12 +298,11 @@ func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *experts.We
 		e.Bias = l.vector(n.Bias)
 	}
 	for x := range m.Experts {
-		gate, up, down := n.Expert(x)
-		l.fillBank(e.Gate, x, gate, me.expert)
+		l.fillBank(e.Gate, x, gates[x], me.expert)
 		if !m.Ungated {
-			l.fillBank(e.Up, x, up, me.expert)
+			l.fillBank(e.Up, x, ups[x], me.expert)
 		}
-		l.fillBank(e.Down, x, down, me.expertDown)
+		l.fillBank(e.Down, x, downs[x], me.expertDown)
 	}
 	if m.Shared > 0 {
 		if e.SharedGate = l.matrix(model.Linear{Weight: n.SharedGate}, c.Hidden, me.shared); !m.Ungated {
@@ -333,8 +335,12 @@ func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *experts.We
 func (l *loader) latent(c *model.Config, n *model.LatentSpec, me cut) *layer.Latent {
 	d := &c.Latent
 	w := &layer.Latent{KVNorm: l.vector(n.KVNorm), QNorm: l.vector(n.QNorm)}
-	w.Down = l.room(l.typeOf(n.KVDown.Weight), n.KVDown.Weight, me.latents.Len(), c.Hidden, upTo(tensor.Units(c.Hidden)))
 	parts, rows := n.Down(d)
+	names := make([]string, len(parts))
+	for i, m := range parts {
+		names[i] = m.Weight
+	}
+	w.Down = l.room(l.typeOf(names...), n.KVDown.Weight, me.latents.Len(), c.Hidden, upTo(tensor.Units(c.Hidden)))
 	at, from := 0, 0
 	for i, m := range parts {
 		own := me.latents.Intersect(topology.Range{Lo: from, Hi: from + rows[i]})

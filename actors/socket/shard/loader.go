@@ -127,12 +127,33 @@ func (l *loader) room(dt tensor.DType, name string, rows, cols int, units topolo
 	return w
 }
 
-// typeOf returns the type in which a matrix is held.
-func (l *loader) typeOf(name string) tensor.DType {
-	if l.ck == nil {
-		return l.config.HeldAs(name, l.dt)
+// typeOf returns the type in which a matrix of the rows of some tensors is held. An empty name is no tensor. A
+// type that keeps the codes of the files needs codes in all of them.
+func (l *loader) typeOf(names ...string) tensor.DType {
+	held := l.dt
+	for _, name := range names {
+		switch {
+		case name == "" || held != l.dt:
+		case l.ck == nil:
+			held = l.config.HeldAs(name, l.dt)
+		default:
+			held = l.ck.HeldAs(name, l.dt)
+		}
 	}
-	return l.ck.HeldAs(name, l.dt)
+	return held
+}
+
+// turnedType is typeOf for a matrix that is packed in another order than that of the files, in which its blocks do
+// not have one scale each. Quantizing it again to 4 bits would lose most of its precision.
+func (l *loader) turnedType(name string) tensor.DType {
+	c := l.config
+	if l.ck != nil {
+		c = &l.ck.Config
+	}
+	if dt := l.typeOf(name); c.Quantized == nil || !c.Quantized.IsNative(dt) {
+		return dt
+	}
+	return tensor.Q8_0
 }
 
 // stopped reports whether loading has failed or was cancelled.
@@ -196,18 +217,18 @@ func (l *loader) packed(bytes int64) {
 	}
 }
 
-// bank allocates n matrices of the given rows, of the type of one of them; nil if there are no rows.
-func (l *loader) bank(n int, of string, rows topology.Range, cols int) *tensor.Bank {
+// bank allocates a matrix of the given rows for each of some tensors, all of one type; nil if there are no rows.
+func (l *loader) bank(of []string, rows topology.Range, cols int) *tensor.Bank {
 	if l.err != nil || rows.Len() == 0 {
 		return nil
 	}
 	if l.measure {
-		l.total += int64(n) * tensor.WeightBytes(l.typeOf(of), rows.Len(), cols)
+		l.total += int64(len(of)) * tensor.WeightBytes(l.typeOf(of...), rows.Len(), cols)
 		return nil
 	}
-	b, err := tensor.NewBank(l.typeOf(of), n, rows.Len(), cols)
+	b, err := tensor.NewBank(l.typeOf(of...), len(of), rows.Len(), cols)
 	if err != nil {
-		l.err = fmt.Errorf("shard: no memory for %d experts: %w", n, err)
+		l.err = fmt.Errorf("shard: no memory for %d experts: %w", len(of), err)
 		return nil
 	}
 	return b
@@ -223,9 +244,10 @@ func (l *loader) fillBank(b *tensor.Bank, i int, name string, rows topology.Rang
 // they are applied to the queries, and values (value, rank).
 func (l *loader) heads(name string, d *model.Latent, heads topology.Range) (keys, values []*tensor.Weight) {
 	keys, values = make([]*tensor.Weight, heads.Len()), make([]*tensor.Weight, heads.Len())
+	dt := l.turnedType(name)
 	for i := range keys {
-		keys[i], values[i] = l.room(l.typeOf(name), name, d.Rank, d.Nope, upTo(tensor.Units(d.Nope))),
-			l.room(l.typeOf(name), name, d.Value, d.Rank, upTo(tensor.Units(d.Rank)))
+		keys[i], values[i] = l.room(dt, name, d.Rank, d.Nope, upTo(tensor.Units(d.Nope))),
+			l.room(dt, name, d.Value, d.Rank, upTo(tensor.Units(d.Rank)))
 	}
 	if l.stopped() || l.measure || heads.Len() == 0 {
 		return keys, values
@@ -253,6 +275,7 @@ func (l *loader) heads(name string, d *model.Latent, heads topology.Range) (keys
 		}
 		l.packed(keys[i].Bytes() + values[i].Bytes())
 	})
+	l.err = t.Damage()
 	return keys, values
 }
 
