@@ -193,6 +193,9 @@ func (c *Checkpoint) open() error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	if err := c.checkTiedHead(); err != nil {
+		return err
+	}
 	c.readSinks()
 	if c.Config.Quantized == nil && !statesDType(config) {
 		c.Config.DType = c.must(c.Config.Tensors()[0].Name).DType
@@ -334,7 +337,7 @@ func (c *Checkpoint) check() error {
 		if c.nested && isTower(name) {
 			continue
 		}
-		if !known[name] && c.zeroBias(name, known) {
+		if !c.gguf && !known[name] && c.zeroBias(name, known) {
 			delete(c.at, name)
 			continue
 		}

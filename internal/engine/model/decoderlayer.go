@@ -35,8 +35,8 @@ func DecoderLayer(c *Config, i int) LayerSpec {
 	return l
 }
 
-// DecoderExtra allows tensors of older exports: the rotary frequencies (computed here), a second copy
-// of a tied head, and anything outside the decoder. Any other tensor inside it (a bias, a norm, an
+// DecoderExtra allows tensors of older exports: the rotary frequencies (computed here), a copy of the embedding as
+// a tied head, and anything outside the decoder. Any other tensor inside it (a bias, a norm, an
 // extra layer) means that the config describes another model.
 func DecoderExtra(name string) bool {
 	return strings.HasSuffix(name, ".rotary_emb.inv_freq") || name == Head ||
