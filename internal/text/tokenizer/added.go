@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -55,22 +56,30 @@ func (a *addedVocab) add(path string, t *addedToken, m *vocabulary) {
 	if t.content == "" {
 		return
 	}
-	if have, ok := m.ids[t.content]; ok && have != t.id {
-		panic(attempt.Failure{Err: invalid(path, "gives %q the id %d, but model.vocab gives it %d", t.content, t.id, have)})
-	}
-	if s, ok := m.token(t.id); ok && s != t.content {
-		panic(attempt.Failure{Err: invalid(path, "gives %q the id %d, which model.vocab gives to %q", t.content, t.id, s)})
-	}
-	if old := a.byID[t.id]; old != nil && old.content != t.content {
-		panic(attempt.Failure{Err: invalid(path, "gives the id %d to both %q and %q", t.id, old.content, t.content)})
-	}
-	if old := a.byContent[t.content]; old != nil && old.id != t.id {
-		panic(attempt.Failure{Err: invalid(path, "gives %q both the id %d and %d", t.content, old.id, t.id)})
+	if text := a.conflict(t, m); text != "" {
+		panic(attempt.Failure{Err: invalid(path, "%s", text)})
 	}
 	if len(a.byID) >= maxAddedTokens {
 		panic(attempt.Failure{Err: invalid(path, "more than %d added tokens", maxAddedTokens)})
 	}
 	a.byID[t.id], a.byContent[t.content] = t, t
+}
+
+// conflict describes how a token contradicts the others. It returns "" if it does not.
+func (a *addedVocab) conflict(t *addedToken, m *vocabulary) string {
+	if have, ok := m.ids[t.content]; ok && have != t.id {
+		return fmt.Sprintf("gives %q the id %d, but model.vocab gives it %d", t.content, t.id, have)
+	}
+	if s, ok := m.token(t.id); ok && s != t.content {
+		return fmt.Sprintf("gives %q the id %d, which model.vocab gives to %q", t.content, t.id, s)
+	}
+	if old := a.byID[t.id]; old != nil && old.content != t.content {
+		return fmt.Sprintf("gives the id %d to both %q and %q", t.id, old.content, t.content)
+	}
+	if old := a.byContent[t.content]; old != nil && old.id != t.id {
+		return fmt.Sprintf("gives %q both the id %d and %d", t.content, old.id, t.id)
+	}
+	return ""
 }
 
 // index builds the tries. All tokens and the normalizer must be known.

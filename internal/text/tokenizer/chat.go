@@ -57,7 +57,7 @@ const (
 // present (like transformers), else chat_template in tokenizer_config.json, which is a string or a
 // list of named templates, and also additional_chat_templates. Requests with tools use the template
 // "tool_use" if present, others "default". Special tokens come from tokenizer_config.json,
-// special_tokens_map.json and tokenizer.json. A GGUF file (named, or the only one in its folder)
+// special_tokens_map.json, tokenizer.json and added_tokens.json. A GGUF file (named, or the only one in its folder)
 // has the same in its metadata.
 func LoadChatTemplate(dir string) (*ChatTemplate, error) { return LoadChatTemplateFrom(dir, "") }
 
@@ -100,6 +100,15 @@ func LoadChatTemplateFrom(dir, template string) (*ChatTemplate, error) {
 	}
 	if err := chatReadJSON(filepath.Join(dir, "tokenizer.json"), maxChatVocab, &vocab); err != nil {
 		return nil, err
+	}
+	if (node{raw: config["added_tokens_decoder"]}).null() {
+		var old map[string]json.RawMessage
+		if err := chatReadJSON(filepath.Join(dir, addedFile), maxChatConfig, &old); err != nil {
+			return nil, err
+		}
+		for content := range old {
+			vocab.Added = append(vocab.Added, chatAdded{Content: content})
+		}
 	}
 	return newChatTemplate(source, config, specials, vocab.Added)
 }

@@ -1,6 +1,8 @@
 package tokenizer
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
@@ -12,6 +14,7 @@ type config struct {
 	class          string
 	addBOS, addEOS *bool
 	added          []*addedToken // added_tokens_decoder
+	addedFile      []*addedToken // added_tokens.json, without added_tokens_decoder
 }
 
 // llamaLike reports whether add_bos_token and add_eos_token replace the template of tokenizer.json.
@@ -24,8 +27,8 @@ func (c *config) llamaLike() bool {
 	return false
 }
 
-// parseConfig parses tokenizer_config.json and special_tokens_map.json. Missing files are empty.
-func parseConfig(data, specials []byte) config {
+// parseConfig parses tokenizer_config.json, special_tokens_map.json and added_tokens.json. Missing files are empty.
+func parseConfig(data, specials, added []byte) config {
 	var c config
 	members := func(name string, data []byte) object {
 		if len(data) == 0 {
@@ -47,8 +50,27 @@ func parseConfig(data, specials []byte) config {
 		v := o.flag(f.field, false)
 		*f.to = &v
 	}
-	c.parseAdded(o.at("added_tokens_decoder"))
+	decoder := o.at("added_tokens_decoder")
+	if c.parseAdded(decoder); decoder.null() {
+		c.parseAddedFile(members(addedFile, added), s)
+	}
 	return c
+}
+
+// parseAddedFile parses added_tokens.json, an object of token: id. Tokens that the configuration names are special.
+func (c *config) parseAddedFile(o object, s specialTokens) {
+	if len(o.fields) > maxAddedTokens {
+		panic(attempt.Failure{Err: invalid(addedFile, "has %d entries, the limit is %d", len(o.fields), maxAddedTokens)})
+	}
+	special := slices.Concat(slices.Collect(maps.Values(s.named)), s.extra)
+	for _, content := range slices.Sorted(maps.Keys(o.fields)) {
+		if len(content) > maxAddedBytes {
+			panic(attempt.Failure{Err: invalid(addedFile, "has a token of %d bytes, the limit is %d", len(content), maxAddedBytes)})
+		}
+		t := &addedToken{content: content, id: o.at(content).id(), special: slices.Contains(special, content)}
+		t.normalized = !t.special
+		c.addedFile = append(c.addedFile, t)
+	}
 }
 
 func (c *config) parseAdded(n node) {

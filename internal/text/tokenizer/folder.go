@@ -44,7 +44,7 @@ func readFolder(dir string) (Files, error) {
 	for _, part := range []struct {
 		name string
 		to   *[]byte
-	}{{tokenizerFile, &f.Tokenizer}, {configFile, &f.Config}, {specialsFile, &f.Specials}} {
+	}{{tokenizerFile, &f.Tokenizer}, {configFile, &f.Config}, {specialsFile, &f.Specials}, {addedFile, &f.Added}} {
 		data, err := readFolderFile(dir, part.name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return f, err

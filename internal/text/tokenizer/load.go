@@ -15,6 +15,7 @@ const (
 	tokenizerFile = "tokenizer.json"
 	configFile    = "tokenizer_config.json"
 	specialsFile  = "special_tokens_map.json"
+	addedFile     = "added_tokens.json"
 )
 
 // Files has the contents of a tokenizer's files. Only Tokenizer is required.
@@ -22,13 +23,14 @@ type Files struct {
 	Tokenizer []byte // tokenizer.json
 	Config    []byte // tokenizer_config.json
 	Specials  []byte // special_tokens_map.json
+	Added     []byte // added_tokens.json
 
 	extra *vocabfile.Extra // nil: the files of a folder
 }
 
 // Load reads the tokenizer of a model. path is a Hugging Face folder (tokenizer.json or one of
-// vocabularyFiles, and optionally tokenizer_config.json and special_tokens_map.json), a GGUF file,
-// or a folder with a single GGUF file. Errors wrap ErrInvalid or ErrUnsupported and name the file and the member.
+// vocabularyFiles, and optionally tokenizer_config.json, special_tokens_map.json and added_tokens.json), a GGUF
+// file, or a folder with a single GGUF file. Errors wrap ErrInvalid or ErrUnsupported and name the file and the member.
 func Load(path string) (*Tokenizer, error) {
 	file, ok, err := ggufFile(path)
 	if err != nil {
@@ -80,7 +82,7 @@ func readFile(path string) ([]byte, error) {
 // Parse is Load for files in memory.
 func Parse(f Files) (*Tokenizer, error) {
 	return attempt.At(func() *Tokenizer {
-		c := parseConfig(f.Config, f.Specials)
+		c := parseConfig(f.Config, f.Specials, f.Added)
 		if f.extra != nil {
 			c.bos, c.eos = cmp.Or(c.bos, f.extra.BOS), cmp.Or(c.eos, f.extra.EOS)
 		}
@@ -136,6 +138,17 @@ func (t *Tokenizer) parseAdded(n node) {
 			continue
 		}
 		t.added.add(configFile+": added_tokens_decoder", a, t.vocab)
+	}
+	// In old folders, added_tokens.json lists them.
+	for _, a := range t.config.addedFile {
+		if t.added.byContent[a.content] != nil {
+			continue
+		}
+		if text := t.added.conflict(a, t.vocab); text != "" {
+			t.warnings = append(t.warnings, fmt.Sprintf("%s %s: the entry is ignored", addedFile, text))
+			continue
+		}
+		t.added.add(addedFile, a, t.vocab)
 	}
 	t.added.index(n.path, t.normalizer)
 }
