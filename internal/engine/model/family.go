@@ -16,7 +16,7 @@ type Family struct {
 	// none.
 	Defaults map[string]string
 
-	// Aliases are other names of keys: a key, then its older name.
+	// Aliases are other names of keys: a key, then its older name, or one that transformers also accepts.
 	Aliases map[string]string
 
 	// Read reads the rest of config.json into c. It refuses by Fields.Fail every setting of the

@@ -87,6 +87,11 @@ func (s *Fields) scaling(r *rotary.Rope, c *Config, original int) {
 		}
 	}
 	kind, trained := rotary.LongRope, cmp.Or(original, c.MaxPositions)
+	// Versions of transformers differ in which of two lengths counts.
+	const length = "original_max_position_embeddings"
+	if inner := s.Size(length, trained, MaxPositions); original > 0 && inner != original && !s.isLongRope(key, c) {
+		s.Fail(length, ErrFormat, "%d differs from the %d outside; keep one of them", inner, original)
+	}
 	if !s.isLongRope(key, c) {
 		kind = s.OneOf(key, "default", "default", "linear", "llama3", "yarn")
 	}

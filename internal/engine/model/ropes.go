@@ -8,7 +8,7 @@ import (
 )
 
 // ReadRopes reads rotations by kind of layer: c.Rope of the layers without a window, and c.LocalRope
-// of those with one. full and local are the defaults of their bases. It returns false if
+// of those with one. full and local are the bases of rotations that state none. It returns false if
 // rope_parameters does not have that form.
 func (f *Fields) ReadRopes(c *Config, full, local float64) bool {
 	p := f.Object("rope_parameters")

@@ -41,6 +41,7 @@ func readBert(f *model.Fields, c *model.Config) {
 	c.PostNorm, c.NormBias = true, true
 	c.Inputs = model.Inputs{Positions: c.MaxPositions, Types: f.Size("type_vocab_size", 2, 1<<10), Norm: true}
 	f.OneOf("position_embedding_type", "absolute", "absolute")
+	f.MustBe("is_decoder", false)
 	for i := range c.Layers {
 		c.Unrotated = append(c.Unrotated, i)
 	}

@@ -118,3 +118,17 @@ func TestNomicRotations(t *testing.T) {
 		}
 	}
 }
+
+// A BERT with causal attention is not an encoder.
+func TestDecoderRefused(t *testing.T) {
+	for _, arch := range []string{"BertModel", "XLMRobertaModel", "RobertaModel"} {
+		text := `{"architectures": ["` + arch + `"], "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1, ` +
+			`"intermediate_size": 64, "vocab_size": 10, "is_decoder": `
+		if _, err := model.ParseConfig("d", []byte(text+"false}"), nil); err != nil {
+			t.Error(arch, err)
+		}
+		if _, err := model.ParseConfig("d", []byte(text+"true}"), nil); err == nil || !strings.Contains(err.Error(), "is_decoder") {
+			t.Errorf("%s: %v", arch, err)
+		}
+	}
+}

@@ -26,16 +26,21 @@ import (
 //
 // RoPE rotates pairs of neighbours here, see Order.
 func init() {
-	for _, name := range []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"} {
+	for name, experts := range map[string]map[string]string{"DeepseekV2ForCausalLM": {"n_routed_experts": "num_experts"},
+		"DeepseekV3ForCausalLM": routedExperts} {
 		model.Register(model.Family{
-			Name:   name,
-			Read:   readDeepseek,
-			Layer:  deepseekLayer,
-			Latent: true,
-			Beyond: model.AfterLast,
+			Name:    name,
+			Aliases: experts,
+			Read:    readDeepseek,
+			Layer:   deepseekLayer,
+			Latent:  true,
+			Beyond:  model.AfterLast,
 		})
 	}
 }
+
+// routedExperts has another name that the configuration classes of most families with DeepSeek's experts accept.
+var routedExperts = map[string]string{"n_routed_experts": "num_local_experts"}
 
 func deepseekLayer(c *model.Config, i int) model.LayerSpec {
 	l, d := model.DecoderLayer(c, i), &c.Latent

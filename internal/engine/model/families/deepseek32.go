@@ -18,6 +18,7 @@ func init() {
 	model.Register(model.Family{
 		Name:     DeepseekV32,
 		Defaults: map[string]string{"max_position_embeddings": "163840", "q_lora_rank": "1536"},
+		Aliases:  routedExperts,
 		Read: func(f *model.Fields, c *model.Config) {
 			readDeepseek(f, c)
 			readLayerKinds(f, c)
@@ -34,6 +35,7 @@ func init() {
 		Defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "202752", "q_lora_rank": "2048",
 			"qk_nope_head_dim": "192", "v_head_dim": "256",
 			"n_group": "1", "topk_group": "1", "index_n_heads": "32"},
+		Aliases: routedExperts,
 		Read: func(f *model.Fields, c *model.Config) {
 			readDeepseek(f, c)
 			readLayerKinds(f, c)

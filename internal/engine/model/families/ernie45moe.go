@@ -16,6 +16,7 @@ func init() {
 	model.Register(model.Family{
 		Name:     "Ernie4_5_MoeForCausalLM",
 		Defaults: map[string]string{"num_key_value_heads": "4", "rms_norm_eps": "1e-5", "max_position_embeddings": "131072"},
+		Aliases:  map[string]string{"moe_num_experts": "num_experts", "moe_k": "num_experts_per_tok"},
 		Read:     readErnie45MoE,
 		Layer:    ernie45MoELayer,
 		Beyond:   func(_ *model.Config, name string) bool { return strings.HasPrefix(name, "model.mtp_") }, // predictions of further tokens

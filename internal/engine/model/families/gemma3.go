@@ -49,7 +49,8 @@ func readGemma3(f *model.Fields, c *model.Config) {
 			c.Windows[i] = w/2 + min(w, 1)
 		}
 	}
-	if f.ReadRopes(c, 1e6, 1e4) {
+	full := f.Number("rope_theta", 1e6, 2, model.MaxTheta)
+	if f.ReadRopes(c, full, f.Number("rope_local_base_freq", 1e4, 2, model.MaxTheta)) {
 		if local := f.Number("rope_local_base_freq", c.LocalRope.Theta, 2, model.MaxTheta); local != c.LocalRope.Theta {
 			f.Fail("rope_local_base_freq", model.ErrFormat, "%g differs from the rope_theta %g of rope_parameters.sliding_attention",
 				local, c.LocalRope.Theta)

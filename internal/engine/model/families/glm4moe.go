@@ -12,9 +12,10 @@ func init() {
 		Defaults: map[string]string{"num_key_value_heads": "8", "rms_norm_eps": "1e-5", "max_position_embeddings": "131072",
 			"n_routed_experts": "128", "moe_intermediate_size": "1408",
 			"n_group": "1", "topk_group": "1", "routed_scaling_factor": "1", "first_k_dense_replace": "1"},
-		Rotary: []string{model.PartialKey},
-		Read:   readGLM4MoE,
-		Beyond: model.AfterLast,
+		Aliases: routedExperts,
+		Rotary:  []string{model.PartialKey},
+		Read:    readGLM4MoE,
+		Beyond:  model.AfterLast,
 	})
 }
 

@@ -11,6 +11,7 @@ func init() {
 			"num_experts_per_tok": "4", "moe_intermediate_size": "1536",
 			"n_group": "1", "topk_group": "1", "routed_scaling_factor": "1.8", "first_k_dense_replace": "1",
 			"qk_nope_head_dim": "192", "v_head_dim": "256"},
+		Aliases: routedExperts,
 		Read: func(f *model.Fields, c *model.Config) {
 			readDeepseek(f, c)
 			readLayerKinds(f, c)

@@ -19,6 +19,7 @@ func init() {
 		Name: GptOss,
 		Defaults: map[string]string{"hidden_size": "2880", "intermediate_size": "2880", "num_hidden_layers": "36", "num_attention_heads": "64",
 			"num_key_value_heads": "8", "head_dim": "64", "vocab_size": "201088", "max_position_embeddings": "131072", "rms_norm_eps": "1e-5"},
+		Aliases:     map[string]string{"num_local_experts": "num_experts"},
 		Read:        readGptOss,
 		Alternating: true,
 		Layer:       gptOssLayer,

@@ -13,6 +13,7 @@ func init() {
 	model.Register(model.Family{
 		Name:     "HunYuanMoEV1ForCausalLM",
 		Defaults: map[string]string{"rms_norm_eps": "1e-5"},
+		Aliases:  map[string]string{"num_experts": "num_local_experts", "moe_topk": "num_experts_per_tok"},
 		Read:     readHunyuanMoE,
 		Layer:    hunyuanMoELayer,
 	})

@@ -16,6 +16,7 @@ func init() {
 	model.Register(model.Family{
 		Name:     "MiniMaxM2ForCausalLM",
 		Defaults: map[string]string{"num_key_value_heads": "8", "head_dim": "128", "max_position_embeddings": "196608"},
+		Aliases:  map[string]string{"num_local_experts": "num_experts"},
 		Rotary:   []string{model.PartialKey},
 		Read:     readMiniMaxM2,
 		Layer:    minimaxM2Layer,

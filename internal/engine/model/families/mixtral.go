@@ -17,6 +17,7 @@ func init() {
 	model.Register(model.Family{
 		Name:     "MixtralForCausalLM",
 		Defaults: map[string]string{"num_key_value_heads": "8", "rms_norm_eps": "1e-5"},
+		Aliases:  map[string]string{"num_local_experts": "num_experts"},
 		Read:     readMixtral,
 		Layer:    mixtralLayer,
 	})

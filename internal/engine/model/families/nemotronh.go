@@ -32,7 +32,8 @@ func init() {
 		Defaults: map[string]string{"vocab_size": "131072", "hidden_size": "4096", "intermediate_size": "21504",
 			"num_hidden_layers": "1", "num_attention_heads": "32",
 			"num_key_value_heads": "8", "head_dim": "128", "max_position_embeddings": "4096"},
-		Aliases: map[string]string{"head_dim": "attention_head_dim", "n_groups": "mamba_n_groups", "conv_kernel": "mamba_d_conv",
+		Aliases: map[string]string{"n_routed_experts": "num_local_experts",
+			"head_dim": "attention_head_dim", "n_groups": "mamba_n_groups", "conv_kernel": "mamba_d_conv",
 			"use_conv_bias": "mamba_conv_bias", "time_step_limit": "mamba_dt_limit"},
 		Read: readNemotronH, Layer: nemotronHLayer, Extra: model.DecoderExtra,
 		Rename: func(_ *model.Config, name string) string {

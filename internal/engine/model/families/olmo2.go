@@ -30,7 +30,7 @@ func readOlmo2(f *model.Fields, c *model.Config) {
 func readOlmo3(f *model.Fields, c *model.Config) {
 	readOlmo(f, c)
 	model.ReadWindows(f, c, 4096, func(layer int) bool { return (layer+1)%4 != 0 })
-	if !f.ReadRopes(c, 500000, 500000) {
+	if !f.ReadRopes(c, f.Number("rope_theta", 500000, 2, model.MaxTheta), 500000) {
 		if f.Has("rope_parameters") {
 			f.Refuse("rope_parameters", "has neither full_attention nor sliding_attention, whose rotations transformers reads")
 		}
