@@ -3,7 +3,6 @@ package quantform
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 )
 
 // packedForm is pack-quantized of compressed-tensors (W4A16, W8A16): w = (q - z) * scale. A row of
@@ -95,12 +94,13 @@ func groupIndex(p *Part, cols, count int) (func(c int) int, error) {
 	if !p.is(cols, "I32") {
 		return nil, &Error{Tensor: p.Name, Kind: ErrMismatch, Detail: fmt.Sprintf("is %s; want I32 [%d]", p, cols)}
 	}
-	index, plain := make([]int32, cols), cols%count == 0
+	index, plain, used := make([]int32, cols), cols%count == 0, false
 	for i := range index {
 		index[i] = int32(p.word(i))
-		if index[i] == -1 && !slices.ContainsFunc(index[:i], func(v int32) bool { return v != -1 }) {
+		if index[i] == -1 && !used {
 			continue // compressed-tensors fills an unused index with -1
 		}
+		used = true
 		if index[i] < 0 || int(index[i]) >= count {
 			return nil, &Error{Tensor: p.Name, Kind: ErrOutOfRange, Detail: fmt.Sprintf("column %d is in group %d of %d", i, index[i], count)}
 		}
