@@ -142,8 +142,16 @@ func refused(key, value string) string {
 	case "modules_to_save":
 		return "whole modules next to the factors are not supported; without embeddings, merge the adapter with PEFT (merge_and_unload)"
 	case "fan_in_fan_out", "lora_bias", "megatron_config", "trainable_token_indices", "layer_replication", "target_parameters",
-		"alora_invocation_tokens", "arrow_config":
+		"alora_invocation_tokens", "arrow_config", "monteclora_config":
 		return mergeFirst
+	case "init_lora_weights": // the factors belong to a base from which PEFT has subtracted their first values
+		name := strings.ToLower(strings.Trim(value, `"`))
+		for _, changes := range []string{"pissa", "corda", "olora", "loftq"} {
+			if strings.HasPrefix(name, changes) {
+				return fmt.Sprintf("is %.40q, which changes the base; it %s, or convert it (path_initial_model_for_weight_conversion)",
+					name, mergeFirst)
+			}
+		}
 	}
 	if strings.HasPrefix(key, "use_") && key != "use_rslora" { // a variant of LoRA with another sum
 		return mergeFirst
