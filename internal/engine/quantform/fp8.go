@@ -36,6 +36,11 @@ func buildFP8(s *Settings, m *module) (*Matrix, error) {
 		}
 	}
 	rows, cols := m.codes.Shape[0], m.codes.Shape[1]
+	if s.Method == "modelopt" && s.FP8Block == [2]int{} {
+		if blocks, is := modelOptBlocks(scale, rows, cols); is {
+			scale, s = blocks, &Settings{Method: s.Method, FP8Block: [2]int{modelOptBlock, modelOptBlock}}
+		}
+	}
 	block, want := s.FP8Block, fmt.Sprintf("a single scale, or F32 %v", []int{rows, 1})
 	if block != [2]int{} {
 		want = fmt.Sprintf("F32 %v for blocks of %v", []int{(rows + block[0] - 1) / block[0], (cols + block[1] - 1) / block[1]}, block)
@@ -73,6 +78,19 @@ func buildFP8(s *Settings, m *module) (*Matrix, error) {
 	}
 	out.check = fp8Check(codes, scale)
 	return out, nil
+}
+
+// modelOptBlock is the number of rows and of columns of a block of ModelOpt's FP8_PB_WO.
+const modelOptBlock = 128
+
+// modelOptBlocks returns the scales of ModelOpt's blocks as a matrix. Files also have them in the shape (m, 1, n, 1).
+func modelOptBlocks(scale *Part, rows, cols int) (*Part, bool) {
+	blocks := *scale
+	if s := scale.Shape; len(s) == 4 && s[1] == 1 && s[3] == 1 {
+		blocks.Shape = []int{s[0], s[2]}
+	}
+	m, n := (rows+modelOptBlock-1)/modelOptBlock, (cols+modelOptBlock-1)/modelOptBlock
+	return &blocks, blocks.shaped(m, n, scaleTypes...)
 }
 
 // fp8Check returns a function that counts the NaN codes of an E4M3 matrix and its scales that are not
