@@ -3,7 +3,6 @@ package tokenizer
 import (
 	"context"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer/alphabet"
@@ -158,11 +157,11 @@ func (b *bytesStage) drain(out func(string), last bool) {
 	text := make([]byte, 0, len(b.held)+2)
 	at := 0
 	for at < len(b.held) {
-		n, state := leadingRune(b.held[at:])
-		if state == incomplete && !last {
+		n, state := alphabet.LeadingRune(b.held[at:])
+		if state == alphabet.Incomplete && !last {
 			break
 		}
-		if state == complete {
+		if state == alphabet.Complete {
 			text = append(text, b.held[at:at+n]...)
 		} else {
 			text = append(text, "\uFFFD"...)
@@ -173,53 +172,6 @@ func (b *bytesStage) drain(out func(string), last bool) {
 	if len(text) > 0 {
 		out(string(text))
 	}
-}
-
-type runeState uint8
-
-const (
-	complete   runeState = iota
-	incomplete           // a valid prefix that needs more bytes
-	broken
-)
-
-// leadingRune returns the length of the first character of p, or the length of its longest valid
-// prefix if it is incomplete or invalid.
-func leadingRune(p []byte) (n int, s runeState) {
-	if p[0] < utf8.RuneSelf {
-		return 1, complete
-	}
-	if r, n := utf8.DecodeRune(p); r != utf8.RuneError || n > 1 {
-		return n, complete
-	}
-	want, lo, hi := 0, byte(0x80), byte(0xBF) // range of the second byte (Unicode, table 3-7)
-	switch c := p[0]; {
-	case c >= 0xC2 && c <= 0xDF:
-		want = 2
-	case c >= 0xE0 && c <= 0xEF:
-		want = 3
-		if c == 0xE0 {
-			lo = 0xA0
-		} else if c == 0xED {
-			hi = 0x9F
-		}
-	case c >= 0xF0 && c <= 0xF4:
-		want = 4
-		if c == 0xF0 {
-			lo = 0x90
-		} else if c == 0xF4 {
-			hi = 0x8F
-		}
-	default:
-		return 1, broken
-	}
-	for n = 1; n < len(p) && n < want; n++ {
-		if p[n] < lo || p[n] > hi {
-			return n, broken
-		}
-		lo, hi = 0x80, 0xBF
-	}
-	return n, incomplete
 }
 
 func alphabetBytes(s string) string {

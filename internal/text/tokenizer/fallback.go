@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/alphabet"
 )
 
 // fallbackByte parses a byte token, <0x00> to <0xFF>.
@@ -55,16 +57,16 @@ func (f *fallbackStage) flush(out func(string)) {
 func (f *fallbackStage) drain(out func(string), last bool) {
 	at := 0
 	for at < len(f.held) {
-		n, state := leadingRune(f.held[at:])
+		n, state := alphabet.LeadingRune(f.held[at:])
 		switch state {
-		case complete:
+		case alphabet.Complete:
 			f.run.Write(f.held[at : at+n])
-		case incomplete:
+		case alphabet.Incomplete:
 			if !last {
 				goto wait
 			}
 			fallthrough
-		case broken:
+		case alphabet.Broken:
 			for range n {
 				f.run.WriteRune(utf8.RuneError)
 			}

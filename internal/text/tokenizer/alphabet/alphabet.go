@@ -1,4 +1,4 @@
-// Package alphabet has GPT-2's printable spelling of bytes.
+// Package alphabet has GPT-2's printable spelling of bytes, and finds characters in bytes.
 package alphabet
 
 import "unicode/utf8"
