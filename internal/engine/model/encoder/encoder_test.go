@@ -111,7 +111,8 @@ func TestNomicRotations(t *testing.T) {
 			t.Errorf("%v: texts of %d tokens, want %d; %v", test.change, c.MaxPositions, test.want, err)
 		}
 	}
-	for key, v := range map[string]any{"rotary_emb_scale_base": 512, "causal": true, "rotary_scaling_factor": "x", "max_trained_positions": 0} {
+	for key, v := range map[string]any{"rotary_emb_scale_base": 512, "causal": true, "rotary_scaling_factor": "x",
+		"max_trained_positions": 0} {
 		c := map[string]any{"rotary_scaling_factor": 2, key: v}
 		if _, err := parse(c); err == nil || !strings.Contains(err.Error(), key) {
 			t.Errorf("%v: %v", c, err)
