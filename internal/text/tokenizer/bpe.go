@@ -16,6 +16,7 @@ type bpe struct {
 
 	merges map[uint64]int32 // left<<32 | right -> rank
 	result []int32          // token produced by the merge, by rank
+	level  []int32          // by rank: merges of one level are equal, and the leftmost comes first; nil: no two are
 
 	fuseUnk      bool
 	bytes        [256]int32 // ids of the tokens <0x00>..., -1 if absent or if byte_fallback is off

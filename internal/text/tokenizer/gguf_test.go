@@ -165,6 +165,26 @@ func TestGGUFStrippedSpace(t *testing.T) {
 	}
 }
 
+// Of merges with equal scores, the leftmost comes first, as in sentencepiece and llama.cpp. Vocabularies that were
+// extended have thousands of tokens with one score.
+func TestGGUFEqualScores(t *testing.T) {
+	s := spm{Tokens: []string{"<unk>", "<s>", "</s>", "a", "b", "c", "d", "bc", "cd", "ab", "abc", "aa"},
+		Scores: []float32{0, 0, 0, -9, -9, -9, -9, 0, 0, 0, -2, -3},
+		Kinds:  []int32{2, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1}}
+	g := s.file()
+	g.Set("tokenizer.ggml.add_space_prefix", false)
+	tok, err := Load(writeGGUF(t, g))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string][]int32{"abc": {10}, "abcd": {9, 8}, "bcd": {7, 6}, "bcbcd": {7, 7, 6}, "aabc": {3, 10},
+		"dabcd": {6, 9, 8}} {
+		if got := tok.Encode(text, false); !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
+
 // If two ids have the same text, encoding uses the first, and both are decoded.
 func TestGGUFTokenTwice(t *testing.T) {
 	var s spm

@@ -120,13 +120,13 @@ func (m *bpe) addBytes(add func(int32), char string) bool {
 // merge joins neighbours, lowest rank first, until no merge applies, in O(n log n).
 //
 // A heap entry may be outdated. Like the library, it is dropped only if the current pair at its
-// position produces another token than that of the entry.
+// position produces another token than that of the entry, or with levels has another level.
 func (m *bpe) merge(dst []int32, s *mergeScratch, literal bool) []int32 {
 	s.heap = s.heap[:0]
 	offer := func(pos, next int32) {
 		rank, ok := m.merges[pair(s.syms[pos].id, s.syms[next].id)]
 		if ok && !(literal && m.isSpecial(m.result[rank])) {
-			s.push(uint64(rank)<<32 | uint64(pos))
+			s.push(uint64(m.levelOf(rank))<<32 | uint64(pos))
 		}
 	}
 	for i := 1; i < len(s.syms); i++ {
@@ -134,17 +134,18 @@ func (m *bpe) merge(dst []int32, s *mergeScratch, literal bool) []int32 {
 	}
 	for len(s.heap) > 0 {
 		top := s.pop()
-		pos, id := int32(uint32(top)), m.result[top>>32]
+		pos := int32(uint32(top))
 		left := &s.syms[pos]
 		if left.id < 0 || left.next < 0 {
 			continue
 		}
 		right := &s.syms[left.next]
 		now, ok := m.merges[pair(left.id, right.id)]
-		if !ok || m.result[now] != id {
+		if !ok || m.level == nil && m.result[now] != m.result[top>>32] || m.level != nil && m.level[now] != int32(top>>32) ||
+			literal && m.isSpecial(m.result[now]) {
 			continue
 		}
-		left.id, right.id = id, -1
+		left.id, right.id = m.result[now], -1
 		left.next = right.next
 		if left.next >= 0 {
 			s.syms[left.next].prev = pos
@@ -162,6 +163,14 @@ func (m *bpe) merge(dst []int32, s *mergeScratch, literal bool) []int32 {
 		}
 	}
 	return dst
+}
+
+// levelOf returns the place of a merge in the order of all merges.
+func (m *bpe) levelOf(rank int32) int32 {
+	if m.level == nil {
+		return rank
+	}
+	return m.level[rank]
 }
 
 func (s *mergeScratch) push(v uint64) {

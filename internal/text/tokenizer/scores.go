@@ -9,7 +9,7 @@ import (
 
 // useScores derives the merges of a SentencePiece vocabulary (Kudo and Richardson,
 // arXiv:1808.06226). Two neighbours may merge if their joined text is a token. The result with the
-// highest score merges first, leftmost among equals. Tokens with equal scores are ordered by id.
+// highest score merges first, leftmost among equals.
 func (m *bpe) useScores(scores []float32, mergeable func(id int) bool) {
 	var order []int32
 	for id, s := range m.tokens {
@@ -29,8 +29,11 @@ func (m *bpe) useScores(scores []float32, mergeable func(id int) bool) {
 	if n := len(order); n > 1 && scores[order[0]] == scores[order[n-1]] {
 		panic(attempt.Failure{Err: invalid("tokenizer scores", "are all %g: the order of merges is undefined", scores[order[0]])})
 	}
-	m.merges, m.result = make(map[uint64]int32, 2*len(order)), order
+	m.merges, m.result, m.level = make(map[uint64]int32, 2*len(order)), order, make([]int32, len(order))
 	for rank, id := range order {
+		if m.level[rank] = int32(rank); rank > 0 && scores[order[rank-1]] == scores[id] {
+			m.level[rank] = m.level[rank-1]
+		}
 		s := m.tokens[id]
 		if len(s) > maxAddedBytes {
 			panic(attempt.Failure{Err: invalid("tokenizer tokens", "token %d has %d bytes, the limit is %d", id, len(s), maxAddedBytes)})
