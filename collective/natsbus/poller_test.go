@@ -92,30 +92,39 @@ func TestPublishedIsWritten(t *testing.T) {
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const messages = 500
-	late, msg := 0, make([]byte, 2000)
-	for range messages {
-		before := got.Load()
-		if err := ts[0].Broadcast(msg); err != nil {
-			t.Fatal(err)
-		}
-		polled := func() bool {
-			for _, tr := range ts[1:] {
-				tr.Poll()
+	msg := make([]byte, 2000)
+	late := func() (n int) {
+		for range messages {
+			before := got.Load()
+			if err := ts[0].Broadcast(msg); err != nil {
+				t.Fatal(err)
 			}
-			return got.Load() == before+3
-		}
-		if !polled() {
-			late++
-		}
-		for end := time.Now().Add(patience); !polled(); runtime.Gosched() {
-			if time.Now().After(end) {
-				t.Fatalf("%d of 3 came", got.Load()-before)
+			polled := func() bool {
+				for _, tr := range ts[1:] {
+					tr.Poll()
+				}
+				return got.Load() == before+3
 			}
+			if !polled() {
+				n++
+			}
+			for end := time.Now().Add(patience); !polled(); runtime.Gosched() {
+				if time.Now().After(end) {
+					t.Fatalf("%d of 3 came", got.Load()-before)
+				}
+			}
+		}
+		return n
+	}
+	// Without the yields of publish all messages are late, with one of them 4 to 7 in 100. Other
+	// processes may take the CPU away within a write (1 or 2 in 100 were seen), so one good round is enough.
+	var rounds []int
+	for range 10 {
+		if rounds = append(rounds, late()); rounds[len(rounds)-1] <= messages/100 {
+			return
 		}
 	}
-	if late > messages/100 {
-		t.Errorf("%d of %d messages were not written when their publisher went on", late, messages)
-	}
+	t.Errorf("of %d messages, %d were not written when their publisher went on (one number for each round)", messages, rounds)
 }
 
 // TestPollLoses: a lost connection is reported with and without a polling goroutine. A closed transport
