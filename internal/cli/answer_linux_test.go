@@ -41,7 +41,8 @@ func TestAnswerDoesNotControlTheTerminal(t *testing.T) {
 		}
 	}
 	if text := string(shown); status != 0 || strings.ContainsAny(text, "\x1b\x07\u009b") ||
-		!strings.Contains(text, "a\uFFFD]52;c;QQ==\uFFFDb\uFFFD[2Jc") || !strings.Contains(text, "d\uFFFDe") || !strings.Contains(text, "h\uFFFDm") {
+		!strings.Contains(text, "a\uFFFD]52;c;QQ==\uFFFDb\uFFFD[2Jc") ||
+		!strings.Contains(text, "d\uFFFDe") || !strings.Contains(text, "h\uFFFDm") {
 		t.Errorf("status %d, the terminal got %q", status, text)
 	}
 	var out bytes.Buffer
