@@ -40,13 +40,16 @@ func TestSurvivesAPanic(t *testing.T) {
 	answers := make(chan error, 4)
 	breaks := &Prefix{Reply: func(_ *proto.PrefixReply, err error) { answers <- err }} // without a request
 	for epoch := uint32(2); epoch < 4; epoch++ {
-		if epoch == 3 {
+		sent := make(chan struct{})
+		if epoch == 3 { // the socket is held up until both messages are in its mailbox, so the step cannot end before
+			r.sys.Root.Send(r.pids[0], &Status{Reply: func(*proto.SocketStatus) { <-sent }})
 			r.step++
 			r.sys.Root.Send(r.pids[0], &Step{Request: &proto.StepRequest{Epoch: r.epoch, Step: r.step, MicroBatches: 1, Open: []*proto.Open{
 				{Seq: 1000, Policy: "full", Sampling: &proto.Sampling{}, PromptTokens: 2}}, Chunks: []*proto.Chunk{
 				{Seq: 1000, Tokens: []uint32{20, 21}, Prefill: true, Last: true}}}, Reply: func(_ *proto.StepReply, err error) { answers <- err }})
 		}
 		r.sys.Root.Send(r.pids[0], breaks)
+		close(sent)
 		answer(answers)
 		if epoch == 3 {
 			answer(answers)
