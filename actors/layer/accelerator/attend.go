@@ -1,6 +1,7 @@
 package accelerator
 
 import (
+	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/cuda"
 	"github.com/shoal-llm/shoal/internal/engine/cuda/launch"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -102,11 +103,29 @@ func (b *Backend) attendOf(a attention, rows topology.Range, described cuda.Poin
 	return o
 }
 
-// doAttend gives attention its scratch memory and adds it to the step.
+// doAttend gives attention its scratch memory and adds it to the step. Many decode rows are computed in parts, one after
+// the other, so that the memory stays within what ActivationBytes counts however many rows a step has.
 func (b *Backend) doAttend(o launch.Attend) {
-	if need := o.ScratchBytes(); need > b.scratch.bytes {
+	most := o.MostRows(attendScratch(o))
+	if need := o.Part(0, min(o.N, most)).ScratchBytes(); need > b.scratch.bytes {
 		b.scratch.grow(b, 2*need)
 	}
 	o.Scratch = b.scratch.at
-	b.do(o)
+	if o.N <= most {
+		b.do(o)
+		return
+	}
+	for first := 0; first < o.N; first += most {
+		b.do(o.Part(first, min(most, o.N-first)))
+	}
+}
+
+// leastScratch is the memory that attention may take for any number of rows.
+const leastScratch = 32 << 20
+
+// attendScratch returns the memory that attention over the slots of o may take between two kernels: that of as many long
+// sequences as share layer.LogitRows rows of logits.
+func attendScratch(o launch.Attend) int64 {
+	o.N = layer.LogitRows
+	return max(leastScratch, o.ScratchBytes())
 }

@@ -79,9 +79,8 @@ func ActivationBytes(d layer.Dims, maxRows, context int) int64 {
 	h, f, qkv := int64(d.Hidden), int64(d.FFN), int64((d.Heads+2*d.KVHeads)*d.HeadDim)
 	inputs := 4*(h+q+f) + (h+q+f)*9/8
 	steps := rows * (4*(2*h+qkv+2*f) + inputs + 4*int64(max(1, d.Ropes)*d.HeadDim) + launch.RowBytes)
-	// Attention's states between two kernels, of as many long sequences as share 64 rows of logits.
-	scratch := launch.Attend{
-		Cache: launch.Cache{KVHeads: d.KVHeads, HeadDim: d.HeadDim}, Heads: d.Heads, N: layer.LogitRows, Slots: context,
-	}.ScratchBytes()
+	scratch := attendScratch(launch.Attend{
+		Cache: launch.Cache{KVHeads: d.KVHeads, HeadDim: d.HeadDim}, Heads: d.Heads, Slots: context,
+	})
 	return steps + mixtureBytes(d, rows) + 4*layer.LogitRows*(int64(d.Vocab)+2) + launch.BestBytes(layer.LogitRows, d.Vocab) + scratch
 }

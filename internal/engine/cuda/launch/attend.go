@@ -54,6 +54,31 @@ func (o Attend) stateBytes() int64 {
 	return 4 * int64(o.N) * int64(o.Heads) * int64(o.runs()) * int64(stateFloats(o.HeadDim))
 }
 
+// MostRows returns the number of rows that one operation computes with about this number of bytes of scratch memory, at
+// least one. It is also limited by the grid of the kernels.
+func (o Attend) MostRows(scratch int64) int {
+	if o.Prompt {
+		return o.N
+	}
+	one := o
+	one.N = 1
+	return max(1, min(MaxGridY/one.tasks(), int(scratch/max(1, one.stateBytes()))))
+}
+
+// Part returns the attention of n rows from a row on. Parts that follow one another may have the same scratch memory.
+func (o Attend) Part(first, n int) Attend {
+	row := int64(first)
+	o.Q, o.Rows, o.N = o.Q.Add(4*row*int64(o.LdQ)), o.Rows.Add(row*RowBytes), n
+	if o.Out != null {
+		o.Out = o.Out.Add(4 * row * int64(o.LdOut))
+	}
+	if o.To != (Rounded{}) {
+		bytes, scales := RoundedBytes(first, o.Heads*o.HeadDim)
+		o.To = Rounded{Bytes: o.To.Bytes.Add(bytes), Scales: o.To.Scales.Add(scales)}
+	}
+	return o
+}
+
 // scoresLd returns the number of scores of a head that the first kernel leaves for the second, or 0.
 func (o Attend) scoresLd() int {
 	if o.parts() == splitParts {

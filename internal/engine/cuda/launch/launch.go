@@ -109,6 +109,10 @@ func (s *Set) Run(stream *cuda.Stream, o Operation) error {
 // Kernel returns a kernel by its name, or nil.
 func (s *Set) Kernel(name string) *cuda.Kernel { return s.byName[name] }
 
+// MaxGridY is the maximum number of thread blocks in the second dimension of a grid, and so the maximum number of rows of
+// most operations (CUDA C++ Programming Guide, technical specifications per compute capability).
+const MaxGridY = 65535
+
 // null is the address of an absent argument.
 const null = cuda.Pointer(0)
 
