@@ -122,6 +122,10 @@ func (s CardServes) plan(c *model.Config, caches, free int64) (CardMemory, error
 	if err := accelerator.Supports(c, weights); err != nil {
 		return CardMemory{}, err
 	}
+	if most := accelerator.MostRows(c); s.StepTokens > most {
+		return CardMemory{}, fmt.Errorf("a card computes at most %d rows of this model in a step, not %d: lower %s",
+			most, s.StepTokens, options.Name("step-tokens"))
+	}
 	place, err := topology.Place(1, topology.Gather, shard.ShapeOf(c), []topology.Member{{ID: "card", Share: 1}})
 	if err != nil {
 		return CardMemory{}, err

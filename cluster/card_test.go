@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/checkpoint"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -46,7 +47,20 @@ func TestCardPlan(t *testing.T) {
 	if _, err := serves.Plan(c, 0, 8<<30); !errors.Is(err, ErrCardMemory) || !strings.Contains(err.Error(), "weights as q8_0 need 7.") {
 		t.Errorf("a card of 8 GiB: %v", err)
 	}
-	serves.Weights = "iq4_nl"
+	serves.Context = 1 << 10
+	mixture := *c
+	mixture.MoE.Experts, mixture.MoE.PerToken, mixture.MoE.FFN = 16, 8, 64
+	for _, x := range []struct {
+		of     *model.Config
+		tokens int
+		fits   bool
+	}{{c, 65535, true}, {c, 65536, false}, {&mixture, 8191, true}, {&mixture, 8192, false}} { // rows of a grid
+		serves.StepTokens = x.tokens
+		if m, err := serves.Plan(x.of, 0, 1<<40); (err == nil) != x.fits || err != nil && !strings.Contains(err.Error(), "step-tokens") {
+			t.Errorf("%d tokens a step, %d experts: %+v, %v", x.tokens, x.of.MoE.Experts, m, err)
+		}
+	}
+	serves.StepTokens, serves.Weights = 512, "iq4_nl"
 	if _, err := serves.Plan(c, 0, 80<<30); err == nil || !strings.Contains(err.Error(), "iq4_nl") {
 		t.Errorf("iq4_nl: %v", err)
 	}

@@ -57,6 +57,9 @@ func Supports(c *model.Config, weights tensor.DType) error {
 	return nil
 }
 
+// MostRows returns the maximum number of rows of a step. A row of a layer with experts is several pairs.
+func MostRows(c *model.Config) int { return launch.MaxGridY / max(1, c.MoE.PerToken) }
+
 // Policy returns an error if caches of a policy are not kept on a card, or nil.
 func Policy(p *kvcache.Policy) error {
 	switch {
