@@ -106,13 +106,17 @@ func (a *Actor) newPass() *pass {
 	p.advanced.pass = p
 	p.arrived = func(err error) {
 		p.run.Batch.Wait += time.Since(p.sent)
+		p.run.Batch.release()
 		p.advanced.err = err
 		a.root.Send(a.self, &p.advanced)
 	}
 	p.compute = p.next
 	p.between = a.Term.Between
 	p.resume = func() { p.layer.Term.Submit(p.compute) }
-	p.begin = func() { p.schedule.exchanges[p.at].start(p.run.Batch, p.run.Group, p.arrived) }
+	p.begin = func() {
+		p.run.Batch.uses.Add(1)
+		p.schedule.exchanges[p.at].start(p.run.Batch, p.run.Group, p.arrived)
+	}
 	return p
 }
 

@@ -34,6 +34,10 @@ type Backend interface {
 	// The rows follow one another in the blocks.
 	LoadRows(rows topology.Range, blocks [][]byte)
 	StoreRows(rows topology.Range, blocks [][]byte)
+	// Close frees the memory of the activations, except that of Nodes and Total. No work is in flight. CloseReduced frees
+	// that after Close, when no reduction reads or writes it. It may be called from any goroutine.
+	Close()
+	CloseReduced()
 	// Nodes returns the tree nodes of projectUnits, (T, Hidden) each. Total is where the sum over
 	// all ranks is stored: activation Sum, (T, Hidden).
 	Nodes() [][]float32

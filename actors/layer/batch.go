@@ -3,6 +3,7 @@ package layer
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer/inorder"
@@ -106,7 +107,8 @@ type Batch struct {
 	recv     [][]byte
 	tiles    []Tile // tiles of an exchange, appended by addTile
 	addTile  func(Tile)
-	sequence uint64 // number of the last collective
+	sequence uint64       // number of the last collective
+	uses     atomic.Int32 // of the backend's memory: by the owner until Close, and by each exchange in flight
 
 	Compute, Wait time.Duration
 	Spent         [Parts]time.Duration // Compute by part, all layers together
@@ -125,6 +127,7 @@ type Section struct {
 // NewBatch returns a batch for steps of at most maxRows rows, computed by backend.
 func NewBatch(d Dims, maxRows int, backend Backend) *Batch {
 	b := &Batch{Dims: d, maxRows: maxRows, Backend: backend, schedules: map[conditions]*Schedule{}}
+	b.uses.Store(1)
 	b.lists = make([][kinds][2]*Schedule, max(1, len(d.Widths)))
 	if d.Widths != nil {
 		b.widths = make([]widthsBatch, 1+len(d.Widths))
@@ -135,6 +138,20 @@ func NewBatch(d Dims, maxRows int, backend Backend) *Batch {
 	}
 	b.addTile = func(t Tile) { b.tiles = append(b.tiles, t) }
 	return b
+}
+
+// Close frees the memory of the backend. No stage runs, but an exchange may be in flight, whose group is being closed: it
+// uses its part of the memory until it ends.
+func (b *Batch) Close() {
+	b.Backend.Close()
+	b.release()
+}
+
+// release ends a use of the backend's memory.
+func (b *Batch) release() {
+	if b.uses.Add(-1) == 0 {
+		b.Backend.CloseReduced()
+	}
 }
 
 // Reset prepares the batch for a step. It sorts segments into canonical order and numbers their

@@ -260,6 +260,10 @@ func (b *Processor) residualBytes(rows topology.Range) []byte {
 	return tensor.FloatBytes(b.X[rows.Lo*b.Dims.Hidden : rows.Hi*b.Dims.Hidden])
 }
 
+// Close and CloseReduced implement Backend. The garbage collector frees the memory.
+func (b *Processor) Close()        {}
+func (b *Processor) CloseReduced() {}
+
 func (b *Processor) Nodes() [][]float32 { return b.partial }
 
 func (b *Processor) Total() []float32 { return b.Y[:b.batch.T*b.Dims.Hidden] }

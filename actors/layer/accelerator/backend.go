@@ -83,8 +83,9 @@ func newBackend(d *Device, dims layer.Dims, maxRows int, cache tensor.KVLayout) 
 	return b
 }
 
-// Close frees the activations.
+// Close implements layer.Backend.
 func (b *Backend) Close() {
+	b.card.Wait()
 	b.ops.Close()
 	b.memory.Close()
 	b.card.Must(b.frame.close())

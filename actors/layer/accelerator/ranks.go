@@ -37,8 +37,17 @@ func (r *rank) close() {
 	r.heads.close()
 	r.nodes.close()
 	r.staged.close()
-	r.parts.close()
-	r.total.close()
+}
+
+// CloseReduced implements layer.Backend. It may come after the end of the card's context, which has freed all memory: then
+// the driver returns an error.
+func (b *Backend) CloseReduced() {
+	for _, p := range []*pinned{b.rank.parts, b.rank.total} {
+		if p != nil {
+			_ = p.Close()
+		}
+	}
+	b.rank.parts, b.rank.total, b.rank.views = nil, nil, nil
 }
 
 // rankOperations has the operations of one rank of several.

@@ -86,6 +86,9 @@ func newBatch(on layer.Device, c *model.Config, maxRows int, cache tensor.KVLayo
 // Close frees the epoch and the caches that no later epoch can use.
 func (e *Epoch) Close(effects []machine.Effect) {
 	e.Release(effects)
+	for _, b := range append(e.buf.parts, e.buf.batch) {
+		b.Close()
+	}
 	e.Weights.Close()
 	for _, a := range e.Adapters {
 		_ = a.Close() // unmaps memory, which cannot fail
