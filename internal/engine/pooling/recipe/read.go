@@ -93,11 +93,19 @@ func (r *Recipe) finish(ck *checkpoint.Checkpoint) error {
 		if l.in != width {
 			return bad(ck.Dir, "dense layer %d reads %d elements, and its input has %d", i+1, l.in, width)
 		}
+		for _, v := range [][]float32{l.bias, l.norm} {
+			if v != nil && len(v) != l.out {
+				return bad(ck.Dir, "dense layer %d makes %d elements, and its bias or its norm has %d", i+1, l.out, len(v))
+			}
+		}
 		width = l.out
 		fmt.Fprintln(h, "dense", l.in, l.out, l.activation)
 		numbers(l.w)
 		numbers(l.bias)
 		numbers(l.norm)
+	}
+	if r.Scores && len(r.score.rows) == 0 {
+		return bad(ck.Dir, "the scorer has no rows")
 	}
 	for _, row := range r.score.rows {
 		if len(row) != width {
