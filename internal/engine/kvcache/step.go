@@ -10,7 +10,7 @@ import (
 // Reserve allocates every block that a step needs to take the sequence to upTo tokens, all or
 // nothing. Afterwards Write of the positions [Tokens, upTo) cannot fail. Reserving less than before
 // has no effect. Errors are memory.ErrBudget and memory.ErrMemory.
-func (s *Store) Reserve(upTo int) error {
+func (s *Store) Reserve(upTo int) (err error) {
 	if !s.sealed {
 		return fmt.Errorf("kvcache: reserve before the hand-over is complete (Open, fill, Seal)")
 	}
@@ -20,6 +20,12 @@ func (s *Store) Reserve(upTo int) error {
 	if err := s.states.Open(s.tokens); err != nil {
 		return err
 	}
+	records := s.states.Reserved()
+	defer func() {
+		if err != nil {
+			s.states.TrimTo(records)
+		}
+	}()
 	if err := s.states.Reserve(upTo - s.tokens); err != nil {
 		return err
 	}

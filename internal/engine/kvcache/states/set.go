@@ -71,11 +71,17 @@ func (s *Set) Reserve(staged int) error {
 	return nil
 }
 
+// Reserved returns the number of tokens that have room for records.
+func (s *Set) Reserved() int { return len(s.records) }
+
 // Trim frees the records beyond the first.
-func (s *Set) Trim() {
-	if len(s.records) > 1 {
-		s.arena.Release(s.records[1:])
-		s.records = s.records[:1]
+func (s *Set) Trim() { s.TrimTo(1) }
+
+// TrimTo frees the records beyond those of a number of tokens.
+func (s *Set) TrimTo(tokens int) {
+	if len(s.records) > tokens {
+		s.arena.Release(s.records[tokens:])
+		s.records = s.records[:tokens]
 	}
 }
 
