@@ -8,10 +8,14 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
 // fakeServer imitates an OpenAI-compatible server.
@@ -149,6 +153,21 @@ func TestPerplexityScoresEveryTokenOnce(t *testing.T) {
 	for _, id := range ids {
 		want += float64(id)
 	}
+	plain := withoutBOS(t) // its first token has no predecessor
+	for _, k := range []PerplexityConfig{{Window: 4096}, {Window: 33}, {Window: 33, Stride: 7}, {Window: 3, Stride: 2}, {Window: 2}} {
+		p, err := MeasurePerplexity(t.Context(), c, plain, text, k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sum := want - float64(ids[0]); p.Tokens != len(ids)-1 || math.Abs(p.NLL*float64(p.Tokens)-sum) > 1e-6*sum {
+			t.Errorf("without BOS, %+v: %d tokens, sum %.0f; want %d, %.0f", k, p.Tokens, p.NLL*float64(p.Tokens), len(ids)-1, sum)
+		}
+	}
+	for _, k := range []PerplexityConfig{{Window: 1}, {Window: 10, Stride: 10}} {
+		if _, err := MeasurePerplexity(t.Context(), c, plain, text, k); !errors.Is(err, ErrText) {
+			t.Errorf("without BOS, %+v: %v", k, err)
+		}
+	}
 	for _, k := range []PerplexityConfig{{Window: 4096}, {Window: 33}, {Window: 33, Stride: 7},
 		{Window: 33, Stride: 32}, {Window: 3, Stride: 1}} {
 		k.Concurrency = 1
@@ -166,4 +185,33 @@ func TestPerplexityScoresEveryTokenOnce(t *testing.T) {
 			t.Errorf("%+v: %v", k, err)
 		}
 	}
+}
+
+// withoutBOS returns the tokenizer of the tests without a token at the beginning of a text, as Qwen's.
+func withoutBOS(t *testing.T) *tokenizer.Tokenizer {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(modelDir, "tokenizer.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	delete(all, "post_processor")
+	if text, err = json.Marshal(all); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bos := tok.Encode("", true); len(bos) > 0 {
+		t.Fatalf("the tokenizer begins texts with %v", bos)
+	}
+	return tok
 }

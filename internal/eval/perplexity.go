@@ -27,8 +27,8 @@ type PerplexityConfig struct {
 	// Window is the length of a prompt in tokens, including beginning-of-sequence. Default 2048.
 	Window int
 	// Stride is the distance of consecutive windows in tokens. Only tokens outside the previous
-	// window are scored. Default: the whole window, so that windows do not overlap and each starts
-	// without context.
+	// window are scored. Default: Window - 1. A window then starts without context but for
+	// beginning-of-sequence, or, if the tokenizer has none, the last token of the previous window.
 	Stride      int
 	Concurrency int // default 4
 	Progress    func(done, total int64)
@@ -43,11 +43,13 @@ func MeasurePerplexity(ctx context.Context, c *Client, tok *tokenizer.Tokenizer,
 	bos := tok.Encode("", true)
 	cfg.Window = cmp.Or(cfg.Window, 2048)
 	room := cfg.Window - len(bos)
-	cfg.Stride = cmp.Or(cfg.Stride, room)
+	before := max(0, 1-len(bos)) // tokens at the start of a window that nothing predicts
+	most := room - before
+	cfg.Stride = cmp.Or(cfg.Stride, most)
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, 4)
-	if room < 2 || cfg.Stride < 1 || cfg.Stride > room || cfg.Concurrency < 1 {
+	if room < 2 || cfg.Stride < 1 || cfg.Stride > most || cfg.Concurrency < 1 {
 		return nil, fmt.Errorf("%w: window %d and stride %d: want a window of at least %d tokens and a stride of 1 to %d",
-			ErrText, cfg.Window, cfg.Stride, len(bos)+2, room)
+			ErrText, cfg.Window, cfg.Stride, len(bos)+2, most)
 	}
 	ids, err := tok.TryEncode(ctx, []tokenizer.Part{{Text: text, Literal: true}}, false)
 	if err != nil {
@@ -71,12 +73,9 @@ func MeasurePerplexity(ctx context.Context, c *Client, tok *tokenizer.Tokenizer,
 	for i, at := range starts {
 		group.Go(func() error {
 			part := ids[at:min(len(ids), at+room)]
-			fresh := 0 // first token of the scored part
+			fresh := before // first token of the scored part
 			if i > 0 {
 				fresh = room - cfg.Stride
-			}
-			if len(bos) == 0 && i == 0 {
-				fresh = 1 // the first token has no predecessor
 			}
 			prompt := append(append(make([]int32, 0, cfg.Window), bos...), part...)
 			lp, err := c.Logprobs(ctx, prompt) // of prompt[1:]
