@@ -1,9 +1,11 @@
 """Writes internal/eval/score/testdata/goldens.json: scores of texts by the packages that benchmarks use.
-Usage: goldens_scores.py, with rouge 1.0.1, fuzzywuzzy 0.18 and python-Levenshtein installed (LongBench's requirements)."""
+Usage: goldens_scores.py, with rouge 1.0.1, fuzzywuzzy 0.18 and python-Levenshtein installed (LongBench's requirements), and rouge-score 0.1.2
+(Infinite-Bench's)."""
 import json, os, random, re, string
 from collections import Counter
 from rouge import Rouge
 from fuzzywuzzy import fuzz
+from rouge_score.rouge_scorer import RougeScorer
 
 OUT = os.path.dirname(os.path.abspath(__file__)) + "/../internal/eval/score/testdata/goldens.json"
 r = random.Random(7)
@@ -74,6 +76,9 @@ ALL = ["Person", "Person group", "Place", "Place city", "group", "Number"]
 for _ in range(40):
     a, b = " or ".join(r.sample(ALL, r.randrange(0, 4))), r.choice(ALL)
     add("class", a, [b], classes(a, b, ALL), ALL)
+summaries = RougeScorer(["rougeLsum"])
+for a, b in [("", ""), ("a", ""), ("...", "x"), ("Größe\nist 7", "gr e ist"), ("The K-cat.\n\nSat", "sat\nthe cat")] + [(text(), text()) for _ in range(60)]:
+    add("rouge_lsum", a, [b], summaries.score(b, a)["rougeLsum"].fmeasure)
 os.makedirs(os.path.dirname(OUT), exist_ok=True)
 with open(OUT, "w", encoding="utf-8") as f:
     f.write("[\n" + ",\n".join(json.dumps(c, ensure_ascii=False) for c in cases) + "\n]\n")

@@ -153,6 +153,7 @@ func RunSuite(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, name str
 					}
 				}
 				out[n*each+i] = *have
+				out[n*each+i].Score = q.Score(have.Output) // the file may be of a version with another rule
 				if d := done.Add(1); cfg.Progress != nil {
 					cfg.Progress(d, int64(len(out)))
 				}

@@ -1,9 +1,11 @@
 package eval
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -72,7 +74,16 @@ func TestRunSuite(t *testing.T) {
 	if special(f.bodies[0]) != 4 || special(f.bodies[2]) != 1 { // trec is never a chat
 		t.Errorf("%d and %d special tokens", special(f.bodies[0]), special(f.bodies[2]))
 	}
-	run(0)
+	text, err := os.ReadFile(path) // as an earlier version with another rule has left it
+	if err == nil {
+		err = os.WriteFile(path, bytes.ReplaceAll(text, []byte(`"score":1,`), []byte(`"score":0.5,`)), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := run(0); !slices.Equal([]float64{again[0].Score, again[2].Score}, []float64{1, 0}) {
+		t.Errorf("stored answers have the scores of another rule: %+v", again)
+	}
 	questions[1].Prompt += " Now."
 	run(2)
 	cfg.Samples, cfg.Temperature, cfg.Seed = 2, 0.5, 7

@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // class is LongBench's classification_score: 1, divided by the number of classes that the text
@@ -72,31 +73,37 @@ func letter(text, want string) float64 {
 	return is(m != nil && m[1] == want)
 }
 
-// option returns the letter that a text chooses, by the rules of Infinite-Bench's En.MC: the first character;
-// else the letter after "answer is" and the like; else the first word that is a letter.
-func option(text string) string {
+// option scores an answer as Infinite-Bench's En.MC does: the references are a text and its letter. It reads the
+// first character; else what follows "answer is" and the like; else the first word that is a letter.
+func option(text string, r Reference) float64 {
 	if text == "" {
-		return ""
+		return 0
 	}
 	if strings.ContainsRune("ABCD", rune(text[0])) {
-		return text[:1]
+		return is(slices.Contains(r.Answers, text[:1]))
 	}
 	words := spaced(text, "\n\"'.,?!{}")
-	text = strings.Join(words, " ")
-	for _, lead := range []string{"answer is:", "answer:", "answer is", "option is"} {
-		if _, rest, ok := strings.Cut(text, lead); ok {
-			if rest = strings.TrimPrefix(rest, " "); rest != "" && strings.ContainsRune("ABCD", rune(rest[0])) {
-				return rest[:1]
-			}
-			return ""
-		}
+	if right, ok := following(strings.Join(words, " "), r, "answer is:", "answer:", "answer is", "option is"); ok {
+		return right
 	}
 	for _, w := range words {
-		if len(w) == 1 && strings.Contains("ABCD", w) {
-			return w
+		if strings.Contains("ABCD", w) { // also AB, which the original takes for a letter
+			return is(slices.Contains(r.Answers, w))
 		}
 	}
-	return ""
+	return 0
+}
+
+// following scores what follows the first of leads that the text has: 1 if it begins with a reference. Like the
+// original it skips one character after a lead, which may be other than a space.
+func following(text string, r Reference, leads ...string) (score float64, ok bool) {
+	for _, lead := range leads {
+		if _, rest, ok := strings.Cut(text, lead); ok {
+			_, skip := utf8.DecodeRuneInString(rest)
+			return is(slices.ContainsFunc(r.Answers, func(a string) bool { return a != "" && strings.HasPrefix(rest[skip:], a) })), true
+		}
+	}
+	return 0, false
 }
 
 // debug scores an answer as Infinite-Bench's Code.Debug does: the references are a letter and a function.
@@ -108,13 +115,8 @@ func debug(text string, r Reference) float64 {
 	}
 	text = strings.NewReplacer("Option", " ", "option", " ").Replace(text)
 	text = strings.Join(spaced(text, "\n`'\"-*"), " ")
-	for _, lead := range []string{"answer is:", "is:", "answer:"} {
-		if _, rest, ok := strings.Cut(text, lead); ok {
-			rest = strings.TrimPrefix(rest, " ")
-			return is(slices.ContainsFunc(r.Answers, func(a string) bool { return a != "" && strings.HasPrefix(rest, a) }))
-		}
-	}
-	return 0
+	right, _ := following(text, r, "answer is:", "is:", "answer:")
+	return right
 }
 
 // spaced returns the words of a text in which some characters count as space.

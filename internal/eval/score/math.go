@@ -50,13 +50,16 @@ func Boxed(text string) (string, bool) {
 	return "", false
 }
 
-var removed = strings.NewReplacer("\n", "", `\!`, "", `\\`, `\`, "tfrac", "frac", "dfrac", "frac", `\left`, "", `\right`, "",
-	`^{\circ}`, "", `^\circ`, "", `\$`, "")
+// removed are texts and what replaces them, one after the other: a later one may match what an earlier one leaves.
+var removed = [][2]string{{"\n", ""}, {`\!`, ""}, {`\\`, `\`}, {"tfrac", "frac"}, {"dfrac", "frac"}, {`\left`, ""}, {`\right`, ""},
+	{`^{\circ}`, ""}, {`^\circ`, ""}, {`\$`, ""}}
 
 // plain returns the normal form of an answer: no spacing, units, degrees and percent signs, and every
 // fraction and root with braces.
 func plain(s string) string {
-	s = removed.Replace(s)
+	for _, r := range removed {
+		s = strings.ReplaceAll(s, r[0], r[1])
+	}
 	s, _, _ = strings.Cut(s, `\text{ `) // a unit
 	s = strings.NewReplacer(`\%`, "").Replace(s)
 	s = strings.NewReplacer(" .", " 0.", "{.", "{0.").Replace(s)

@@ -32,12 +32,13 @@ var metrics = []Metric{
 	{"f1_zh", "F1 of the characters, for Chinese (Infinite-Bench)", best(f1Chinese)},
 	{"rouge_l", "Rouge-L, F1 (LongBench)", best(RougeL)},
 	{"rouge_l_zh", "Rouge-L of characters, F1", best(rougeChinese)},
+	{"rouge_lsum", "Rouge-L of summaries, F1 (Infinite-Bench)", best(rougeSum)},
 	{"edit", "edit similarity of the first line of code (LongBench)", best(code)},
 	{"class", "the named class, shared with others that are named (LongBench)", class},
 	{"paragraph", "share of the numbers in the text that are the paragraph's (LongBench)", best(paragraph)},
 	{"count", "share of the numbers in the text that are the reference (LongBench)", best(count)},
 	{"letter", "the letter after \"The correct answer is\" (LongBench v2)", best(letter)},
-	{"option", "the chosen letter A to D (Infinite-Bench)", anyOf(option)},
+	{"option", "the chosen letter A to D, or its text (Infinite-Bench's En.MC)", option},
 	{"debug", "the chosen letter or function of Code.Debug (Infinite-Bench)", debug},
 	{"word", "the reference is a word of the text (Infinite-Bench's KV)", best(word)},
 	{"name", "the reference is a word in any case (Infinite-Bench's dialogue)", best(name)},
@@ -84,14 +85,6 @@ func best(one func(text, want string) float64) func(string, Reference) float64 {
 			most = max(most, one(text, a))
 		}
 		return most
-	}
-}
-
-// anyOf scores 1 if the answer that extract finds is one of the references.
-func anyOf(extract func(text string) string) func(string, Reference) float64 {
-	return func(text string, r Reference) float64 {
-		got := extract(text)
-		return is(got != "" && slices.Contains(r.Answers, got))
 	}
 }
 

@@ -69,11 +69,21 @@ func TestByHand(t *testing.T) {
 		{"option", "I think the answer is: x C", []string{"an owl", "C"}, 0},
 		{"option", "perhaps D", []string{"a crow", "D"}, 1},
 		{"option", "", []string{"", "D"}, 0},
+		{"option", "The answer is: a crow, I think", []string{"a crow", "D"}, 1}, // the text of the option
+		{"option", "I say the answer is an owl.", []string{"a crow", "D"}, 0},
+		{"option", "The answer is:D", []string{"a crow", "D"}, 0}, // the original skips a character
+		{"option", "AB or D", []string{"a crow", "D"}, 0},
+		{"option", "not AB but D", []string{"a crow", "D"}, 0}, // AB is in "ABCD"
 		{"debug", "B: step_fox", []string{"step_fox", "B"}, 1},
 		{"debug", "The answer is: step_fox", []string{"step_fox", "B"}, 1},
 		{"debug", "The answer is: Option B", []string{"step_fox", "B"}, 1},
 		{"debug", "The answer is: C", []string{"step_fox", "B"}, 0},
 		{"debug", "perhaps B", []string{"step_fox", "B"}, 0},
+		{"debug", "The answer is:B", []string{"step_fox", "B"}, 0},
+		{"rouge_lsum", "The fox, the FOX!\nran.", []string{"a fox\nran; the fox"}, 0.8},
+		{"rouge_lsum", "the the the the", []string{"the fox"}, 2 * (1. / 4) * (1. / 2) / (1./4 + 1./2)},
+		{"rouge_lsum", "The cat.It sat", []string{"it sat. the cat"}, 0.5},
+		{"rouge_lsum", "...", []string{"it sat"}, 0},
 		{"word", `{"red-fox": "1234567"}`, []string{"1234567"}, 1},
 		{"word", "12345678", []string{"1234567"}, 0},
 		{"name", "It was Ann.", []string{"ANN"}, 1},
@@ -102,6 +112,8 @@ func TestByHand(t *testing.T) {
 		{"math", `\boxed 7$ is it`, []string{"7"}, 1},
 		{"math", `\boxed{\frac{1}{2}`, []string{`\frac{1}{2}`}, 0}, // it does not end
 		{"math", "1/2", []string{"1/2"}, 0},
+		{"math", `\boxed{\\left(1,2\\right)}`, []string{"(1,2)"}, 1}, // doubled backslashes
+		{"math", `\boxed{90^{\\circ}}`, []string{"90"}, 1},
 		{"math", `\boxed{\frac{1}{3}}`, []string{`\frac{1}{2}`}, 0},
 	} {
 		m, ok := Lookup(c.metric)
