@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -293,11 +294,18 @@ func (o *Options) request(ctx context.Context, prompt string, output int) (s sta
 	return s
 }
 
-// reason shortens an error, so that equal failures of several requests are counted together.
+// reason shortens an error, so that equal failures of several requests are counted together. It leaves out the
+// addresses of a connection: each request has another port.
 func reason(err error) string {
 	var refused *client.Error
-	if errors.As(err, &refused) {
+	var unreachable *client.Unreachable
+	var network *net.OpError
+	switch {
+	case errors.As(err, &refused):
 		err = refused
+	case errors.As(err, &unreachable): // it leaves them out as well
+	case errors.As(err, &network):
+		err = network.Err
 	}
 	const most = 200
 	text := strings.Join(strings.Fields(err.Error()), " ")

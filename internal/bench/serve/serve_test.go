@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -185,6 +186,44 @@ func TestFailures(t *testing.T) {
 			!strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "all 4 requests failed") {
 			t.Errorf("%q: %v, want %q", c.broken, err, c.want)
 		}
+	}
+}
+
+// TestEqualFailures: failures that differ only in the port of the client count as one.
+func TestEqualFailures(t *testing.T) {
+	o := options(t, &peer{}, "poisson", 0, 6)
+	o.Concurrency = 3
+	if err := o.Prepare(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	var answered atomic.Int64
+	dying := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		const piece = "data: {\"choices\":[{\"text\":\"x\"}]}\n\n"
+		if answered.Add(1) == 1 { // without an answer the load is an error
+			fmt.Fprint(w, piece+"data: [DONE]\n\n")
+			return
+		}
+		fmt.Fprint(w, piece)
+		w.(http.Flusher).Flush()
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err == nil {
+			err = conn.(*net.TCPConn).SetLinger(0) // reset
+		}
+		if err == nil {
+			err = conn.Close()
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}))
+	defer dying.Close()
+	o.Client.Server = dying.URL
+	r, err := serve.Run(context.Background(), o, func(int) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := r.Summary.Failures; len(f) != 1 || f[0].Count != 5 || !strings.Contains(f[0].Reason, "reset") {
+		t.Errorf("%+v", f)
 	}
 }
 

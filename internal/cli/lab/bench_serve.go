@@ -3,11 +3,11 @@ package lab
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/bench/serve"
@@ -56,12 +56,23 @@ TTFT is the time to the first piece of the answer, ITL the time between pieces, 
 token after the first, E2E the whole request. Exits with status 1 if a request failed.`
 }
 
-// Run measures each rate in turn.
-func (c *benchServeCmd) Run(e *ui.Env) error {
+// Run measures each rate in turn. After a failure it still prints and plots the rates before it.
+func (c *benchServeCmd) Run(e *ui.Env) (err error) {
 	o, err := c.options()
 	if err != nil {
 		return err
 	}
+	arrivals := make([]workload.Arrivals, len(c.Rate))
+	for i, rate := range c.Rate {
+		if arrivals[i], err = workload.ParseArrivals(c.Arrival, rate); err != nil {
+			return fmt.Errorf("--rate, --arrival: %w", err)
+		}
+	}
+	plot, err := ui.OpenOutput(c.Plot)
+	if err != nil {
+		return fmt.Errorf("--plot: %w", err)
+	}
+	defer func() { err = errors.Join(err, plot.Close()) }()
 	ctx, cancel := context.WithTimeoutCause(e.Ctx, c.Limit, fmt.Errorf("lab: not finished in %v: raise --limit", c.Limit))
 	defer cancel()
 	if c.Seed == 0 {
@@ -69,46 +80,56 @@ func (c *benchServeCmd) Run(e *ui.Env) error {
 	}
 	var results []*serve.Result
 	var lines []stats.Line
-	failed := 0
-	for i, rate := range c.Rate {
+	var failed error
+	for i := range arrivals {
 		o.Load.Seed = uint64(c.Seed) + uint64(i) // a prefix cache has not seen the prompts of another rate
-		if o.Load.Arrivals, err = workload.ParseArrivals(c.Arrival, rate); err != nil {
-			return fmt.Errorf("--rate, --arrival: %w", err)
-		}
-		o.Concurrency = c.Concurrency
-		if rate == 0 && o.Concurrency == 0 {
+		o.Load.Arrivals, o.Concurrency = arrivals[i], c.Concurrency
+		if arrivals[i].Rate == 0 && o.Concurrency == 0 {
 			o.Concurrency = 8
 		}
-		if err := o.Prepare(ctx); err != nil {
-			return fmt.Errorf("lab serve: %w", err)
-		}
-		line := ui.NewStatusLine(e, true)
-		r, err := serve.Run(ctx, o, func(ended int) { line.Set(fmt.Sprintf("%d of %d requests ...", ended, c.Requests)) })
-		line.End()
+		r, err := c.measure(ctx, e, &o)
 		if err != nil {
-			return fmt.Errorf("lab serve: %w", err)
+			failed = fmt.Errorf("lab serve: %s: %w", loadText(arrivals[i].Rate, o.Concurrency), err)
+			break
 		}
-		failed += r.Summary.Requests - r.Summary.Completed
-		results, lines = append(results, r), append(lines, stats.Line{Label: loadText(r), Summary: &r.Summary})
+		results, lines = append(results, r), append(lines, stats.Line{Label: loadText(r.Rate, r.Concurrency), Summary: &r.Summary})
 		if !c.JSON {
 			printServe(e.Stdout, r, o.Limits)
 		}
 	}
+	if len(results) == 0 {
+		return failed
+	}
 	if c.JSON {
 		if err := ui.PrintJSON(e.Stdout, results); err != nil {
-			return err
+			return errors.Join(failed, err)
 		}
 	}
-	if c.Plot != "" {
-		title := fmt.Sprintf("%s, %s, %d requests", o.Model, c.Lengths, c.Requests)
-		if err := os.WriteFile(c.Plot, []byte(stats.SVG(title, lines)), 0o644); err != nil {
-			return fmt.Errorf("--plot: %w", err)
-		}
+	title := fmt.Sprintf("%s, %s, %d requests", o.Model, c.Lengths, c.Requests)
+	if _, err := plot.Write([]byte(stats.SVG(title, lines))); err != nil {
+		return errors.Join(failed, fmt.Errorf("--plot: %w", err))
 	}
-	if failed > 0 {
-		return fmt.Errorf("lab serve: %d requests failed", failed)
+	if failed != nil {
+		return failed
+	}
+	n := 0
+	for _, r := range results {
+		n += r.Summary.Requests - r.Summary.Completed
+	}
+	if n > 0 {
+		return fmt.Errorf("lab serve: %d requests failed", n)
 	}
 	return nil
+}
+
+// measure measures one load and shows its progress.
+func (c *benchServeCmd) measure(ctx context.Context, e *ui.Env, o *serve.Options) (*serve.Result, error) {
+	if err := o.Prepare(ctx); err != nil {
+		return nil, err
+	}
+	line := ui.NewStatusLine(e, true)
+	defer line.End()
+	return serve.Run(ctx, *o, func(ended int) { line.Set(fmt.Sprintf("%d of %d requests ...", ended, c.Requests)) })
 }
 
 func (c *benchServeCmd) options() (o serve.Options, err error) {
@@ -142,19 +163,19 @@ func (c *benchServeCmd) options() (o serve.Options, err error) {
 }
 
 // loadText names a load.
-func loadText(r *serve.Result) string {
+func loadText(rate float64, concurrency int) string {
 	switch {
-	case r.Rate == 0:
-		return fmt.Sprintf("%d in flight", r.Concurrency)
-	case r.Concurrency > 0:
-		return fmt.Sprintf("%g per second, at most %d in flight", r.Rate, r.Concurrency)
+	case rate == 0:
+		return fmt.Sprintf("%d in flight", concurrency)
+	case concurrency > 0:
+		return fmt.Sprintf("%g per second, at most %d in flight", rate, concurrency)
 	}
-	return fmt.Sprintf("%g per second", r.Rate)
+	return fmt.Sprintf("%g per second", rate)
 }
 
 func printServe(w io.Writer, r *serve.Result, limits stats.Limits) {
 	s := &r.Summary
-	fmt.Fprintf(w, "%s at %s, %s: %s (seed %d)\n", r.Model, r.Server, r.API, loadText(r), r.Seed)
+	fmt.Fprintf(w, "%s at %s, %s: %s (seed %d)\n", r.Model, r.Server, r.API, loadText(r.Rate, r.Concurrency), r.Seed)
 	fmt.Fprintf(w, "  %d of %d requests completed in %.1f s, %.1f in flight on average\n", s.Completed, s.Requests, s.Seconds, s.Concurrency)
 	for _, f := range s.Failures {
 		fmt.Fprintf(w, "  %d failed: %s\n", f.Count, f.Reason)

@@ -228,7 +228,7 @@ func (c *evalRulerCmd) runOffline(e *ui.Env, corpus *eval.Corpus, store *eval.St
 }
 
 // write generates the prompts and writes them to the file of --write-prompts.
-func (c *evalRulerCmd) write(e *ui.Env, corpus *eval.Corpus, cfg *eval.Config) error {
+func (c *evalRulerCmd) write(e *ui.Env, corpus *eval.Corpus, cfg *eval.Config) (err error) {
 	dir, err := c.Dir(e)
 	if err != nil {
 		return err
@@ -241,15 +241,12 @@ func (c *evalRulerCmd) write(e *ui.Env, corpus *eval.Corpus, cfg *eval.Config) e
 	if err != nil {
 		return err
 	}
-	f, err := os.Create(c.Write)
+	f, err := ui.OpenOutput(c.Write)
 	if err != nil {
-		return err
+		return fmt.Errorf("--write-prompts: %w", err)
 	}
-	err = eval.WritePrompts(f, source, cfg.Tasks, cfg.Lengths, cfg.Samples)
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	return err
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return eval.WritePrompts(f, source, cfg.Tasks, cfg.Lengths, cfg.Samples)
 }
 
 // source returns the samples: those of the file of --prompts, or generated ones.

@@ -158,7 +158,7 @@ Metrics:
 ` + score.Help()
 }
 
-func (c *evalJSONLCmd) Run(e *ui.Env) error {
+func (c *evalJSONLCmd) Run(e *ui.Env) (err error) {
 	policies, err := c.parsePolicies(c.Policy)
 	if err != nil {
 		return err
@@ -167,6 +167,11 @@ func (c *evalJSONLCmd) Run(e *ui.Env) error {
 	if err != nil {
 		return err
 	}
+	out, err := ui.OpenOutput(c.Out)
+	if err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
 	a, err := c.open(e)
 	if err != nil {
 		return err
@@ -186,10 +191,8 @@ func (c *evalJSONLCmd) Run(e *ui.Env) error {
 	if err != nil {
 		return err
 	}
-	if c.Out != "" {
-		if err := writeLines(c.Out, answers); err != nil {
-			return err
-		}
+	if err := writeLines(out, answers); err != nil {
+		return fmt.Errorf("--out: %w", err)
 	}
 	rows := eval.SummarizeAnswers(answers)
 	if c.JSON {
@@ -215,13 +218,8 @@ func (c *evalJSONLCmd) read() ([]eval.Question, error) {
 	return q, nil
 }
 
-func writeLines(path string, answers []eval.Answered) (err error) {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	out := json.NewEncoder(f)
+func writeLines(w io.Writer, answers []eval.Answered) error {
+	out := json.NewEncoder(w)
 	for _, a := range answers {
 		if err := out.Encode(a); err != nil {
 			return err
