@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -21,12 +22,14 @@ share again.`
 }
 
 type undrainCmd struct {
-	launch.ServerFlags
+	timeoutFlags
 	Node string `arg:"" help:"Name of the node, as in shoal status."`
 }
 
 func (c *undrainCmd) Run(e *ui.Env) error {
-	err := c.Client().Undrain(e.Ctx, c.Node)
+	ctx, cancel := c.withTimeout(e.Ctx)
+	defer cancel()
+	err := c.Client().Undrain(ctx, c.Node)
 	if err == nil {
 		fmt.Fprintf(e.Stdout, "%s takes a share again\n", c.Node)
 	}
@@ -34,11 +37,13 @@ func (c *undrainCmd) Run(e *ui.Env) error {
 }
 
 func (c *drainCmd) Run(e *ui.Env) error {
-	if err := c.Client().Drain(e.Ctx, c.Node); err != nil {
+	ctx, cancel := context.WithTimeoutCause(e.Ctx, c.Limit, fmt.Errorf("--limit %v", c.Limit))
+	defer cancel()
+	if err := c.Client().Drain(ctx, c.Node); err != nil {
 		return err
 	}
-	for end := time.Now().Add(c.Limit); ; {
-		s, err := c.Client().Cluster(e.Ctx)
+	for {
+		s, err := c.Client().Cluster(ctx)
 		if err != nil {
 			return err
 		}
@@ -54,12 +59,12 @@ func (c *drainCmd) Run(e *ui.Env) error {
 			fmt.Fprintf(e.Stdout, "%s is %s: it holds no data, so you can stop it\n", c.Node, state)
 			return nil
 		}
-		if time.Now().After(end) {
-			return fmt.Errorf("%s is still %s after %v; run the command again, or raise --limit", c.Node, state, c.Limit)
-		}
 		select {
-		case <-e.Ctx.Done():
-			return e.Ctx.Err()
+		case <-ctx.Done():
+			if e.Ctx.Err() != nil {
+				return e.Ctx.Err()
+			}
+			return fmt.Errorf("%s is still %s after %v; run the command again, or raise --limit", c.Node, state, c.Limit)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

@@ -7,13 +7,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-llm/shoal/client"
 	"github.com/shoal-llm/shoal/client/wire"
-	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 type eventsCmd struct {
-	launch.ServerFlags
+	timeoutFlags
 	Follow bool `short:"f" help:"Print new events as they arrive, until Ctrl-C."`
 	JSON   bool `name:"json" help:"Print one JSON object per line, as in /v1/events. With --follow an event is printed again when its cost is known."`
 }
@@ -34,7 +34,7 @@ func (c *eventsCmd) Run(e *ui.Env) error {
 		return err
 	}
 	cl, newest := c.Client(), uint64(0)
-	list, err := cl.Events(e.Ctx, 0)
+	list, err := c.list(e, cl)
 	for _, v := range list {
 		newest = max(newest, v.Revision)
 	}
@@ -61,6 +61,13 @@ func (c *eventsCmd) Run(e *ui.Env) error {
 		}
 	}
 	return nil
+}
+
+// list returns the events that the server keeps.
+func (c *eventsCmd) list(e *ui.Env, cl *client.Client) ([]wire.ClusterEvent, error) {
+	ctx, cancel := c.withTimeout(e.Ctx)
+	defer cancel()
+	return cl.Events(ctx, 0)
 }
 
 // eventLine formats an event as text.

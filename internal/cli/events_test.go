@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
@@ -31,7 +32,7 @@ func TestEvents(t *testing.T) {
 	}))
 	defer srv.Close()
 	var out bytes.Buffer
-	c := eventsCmd{ServerFlags: launch.ServerFlags{Server: srv.URL}, Follow: true}
+	c := eventsCmd{timeoutFlags: timeoutFlags{ServerFlags: launch.ServerFlags{Server: srv.URL}, Timeout: time.Minute}, Follow: true}
 	if err := c.Run(&ui.Env{Ctx: context.Background(), Stdout: &out}); err == nil || !strings.Contains(err.Error(), "ended the stream") {
 		t.Errorf("error %v", err)
 	}
