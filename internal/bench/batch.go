@@ -116,6 +116,8 @@ func (b *Batch) add(row *BatchRow) {
 	last.OverFull = float64(last.Sequences) / float64(max(first.Sequences, 1))
 	if first.DecodePerS > 0 {
 		last.DecodeOver = last.DecodePerS / first.DecodePerS
+	}
+	if first.TokensPerS > 0 {
 		last.TokensOver = last.TokensPerS / first.TokensPerS
 	}
 	if first.MedianPerS > 0 {
