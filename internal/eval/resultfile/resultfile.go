@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/shoal-llm/shoal/internal/sys/flock"
 )
 
 // ErrFile: the file cannot be used.
@@ -19,9 +21,16 @@ var ErrFile = errors.New("eval: results file")
 type File struct{ f *os.File }
 
 // Open opens or creates a file and calls have with every complete line. An error of have leaves the
-// file unchanged.
+// file unchanged. Where the system can lock files, it refuses a file that another run has open: each would
+// overwrite the records of the other.
 func Open(path string, have func(line []byte) error) (*File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	f, err := flock.Open(path, flock.Own)
+	switch {
+	case errors.Is(err, flock.ErrHeld):
+		return nil, errors.Join(fmt.Errorf("%w %s: another run appends to it: wait until it ends, or name another folder", ErrFile, path), f.Close())
+	case errors.Is(err, errors.ErrUnsupported):
+		f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFile, err)
 	}
