@@ -157,3 +157,17 @@ func TestUnitsLimitReduce(t *testing.T) {
 		t.Errorf("8, 16 and 64 ranks compute %.4f, %.4f, %.4f s", a, b, c)
 	}
 }
+
+// TestFreeComputation: a step whose computations cost nothing takes no longer than one whose computations cost next to
+// nothing. Both share the coordinator's time between the most passes of a plan.
+func TestFreeComputation(t *testing.T) {
+	w := work(t, "bench160m", topology.Gather)
+	c := forecast.ClusterOf(1, []costs.Table{machine(w).Table})
+	step := func(times float64) float64 {
+		c.Machine.Table = machine(w).Times(times)
+		return w.Decode(c, 1, 64).Step
+	}
+	if free, small := step(0), step(1e-9); !(free > 0) || free > small {
+		t.Errorf("without cost %v s, with next to none %v s", free, small)
+	}
+}

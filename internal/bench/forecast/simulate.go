@@ -83,7 +83,12 @@ func (w *Work) decode(l load, m Machine, c *Cluster) Time {
 	s := w.through(l, m, c)
 	head := w.head(l)
 	s.stage(&head)
-	passes := max(1, min(c.Passes, int(planSeconds/slices.Max(s.ready))))
+	var passes int
+	if most, pass := max(1, c.Passes), slices.Max(s.ready); float64(most)*pass <= planSeconds {
+		passes = most // also of a pass that costs nothing
+	} else {
+		passes = max(1, int(planSeconds/pass))
+	}
 	if passes > 1 {
 		s.stage(&stage{exchange: exchange{pattern: allToAll, bytes: 4 * float64(l.owned())}}) // the tokens for the next pass
 	}
