@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +26,20 @@ func TestPlanOfEveryModel(t *testing.T) {
 				strings.Contains(stderr.String(), "bench:") || strings.Contains(out.String(), "0 (0)") {
 				t.Errorf("%s on %s: status %d\n%s%s", name, nodes, status, &out, &stderr)
 			}
+		}
+	}
+}
+
+// TestPlanThatDoesNotFit: the exit status is 1 with --json as well, after the plan.
+func TestPlanThatDoesNotFit(t *testing.T) {
+	for _, format := range [][]string{nil, {"--json"}} {
+		var out, stderr bytes.Buffer
+		status := run(ui.Env{Ctx: t.Context(), Stdout: &out, Stderr: &stderr}, append([]string{"plan", "--nodes", "1", "--memory", "1GB"}, format...))
+		if status != 1 || !strings.Contains(stderr.String(), "the weights do not fit") {
+			t.Errorf("%v: status %d, %s", format, status, &stderr)
+		}
+		if format != nil && !json.Valid(out.Bytes()) {
+			t.Errorf("%.200s is not JSON", &out)
 		}
 	}
 }

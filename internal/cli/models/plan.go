@@ -1,6 +1,7 @@
 package models
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -70,8 +71,13 @@ func (c *PlanCmd) Run(e *ui.Env) error {
 	if err != nil {
 		return err
 	}
+	var misfit error
+	if p.CacheBytes < 0 {
+		misfit = fmt.Errorf("the weights do not fit: %s are missing on every node; use more nodes, more memory, or a smaller --quant",
+			options.SizeText(-p.CacheBytes))
+	}
 	if c.JSON {
-		return ui.PrintJSON(e.Stdout, f)
+		return errors.Join(ui.PrintJSON(e.Stdout, f), misfit)
 	}
 	w := e.Stdout
 	fmt.Fprintf(w, "%s, %s parameters, on %s, %s mapping\n", p.Model, ui.Count(p.Parameters), ui.Plural(p.Sockets, "node"), p.Mapping)
@@ -79,9 +85,8 @@ func (c *PlanCmd) Run(e *ui.Env) error {
 		options.SizeText(p.WeightBytes), p.WeightType, options.SizeText(p.EmbeddingBytes), options.SizeText(p.WorkspaceBytes),
 		options.SizeText(max(0, p.CacheBytes)), options.SizeText(p.Memory))
 	fmt.Fprintf(w, "  cache of one token: %s (%s)\n", options.SizeText(p.TokenBytes), p.KVType)
-	if p.CacheBytes < 0 {
-		return fmt.Errorf("the weights do not fit: %s are missing on every node; use more nodes, more memory, or a smaller --quant",
-			options.SizeText(-p.CacheBytes))
+	if misfit != nil {
+		return misfit
 	}
 	c.nodeSpeed.print(w, f.Machine, f.weight)
 	fmt.Fprintf(w, "\n  %8s  %10s  %12s  %24s  %9s  %24s  %9s\n", "context", "compressed", "first token", "full: batch (most)",
