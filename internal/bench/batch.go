@@ -269,7 +269,7 @@ func allWithinOne(got map[int]int, steps int) bool {
 	return true
 }
 
-// drainedMedian returns the median of the values in a full channel.
+// drainedMedian returns the median of the values in a channel, in seconds.
 func drainedMedian(c chan time.Duration) float64 {
 	var all []time.Duration
 	for len(c) > 0 {
@@ -278,5 +278,5 @@ func drainedMedian(c chan time.Duration) float64 {
 	if len(all) == 0 {
 		return 0
 	}
-	return all[len(all)/2].Seconds() // arrival times are ordered
+	return medianOf(all).Seconds()
 }

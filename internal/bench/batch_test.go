@@ -3,6 +3,7 @@ package bench
 import (
 	"encoding/json"
 	"testing"
+	"time"
 )
 
 // TestBatchRatios: each ratio compares its own quantity, whichever the first policy has.
@@ -27,5 +28,31 @@ func TestBatchRatios(t *testing.T) {
 		if _, err := json.Marshal(b); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestMedian: between two middle values it is their mean.
+func TestMedian(t *testing.T) {
+	if a, b := medianOf([]time.Duration{30, 10}), medianOf([]time.Duration{30, 10, 11}); a != 20 || b != 11 {
+		t.Errorf("%d and %d, want 20 and 11", a, b)
+	}
+	if x := medianOf([]float64{4, 1, 3, 100}); x != 3.5 {
+		t.Errorf("%v, want 3.5", x)
+	}
+	c := make(chan time.Duration, 4) // several goroutines write to it
+	for _, d := range []time.Duration{9, 1, 2, 3} {
+		c <- d * time.Second
+	}
+	if x := drainedMedian(c); x != 2.5 {
+		t.Errorf("%v s, want 2.5", x)
+	}
+}
+
+// TestLoRAWithoutProcessorTime: a system without processor times has no ratio of them.
+func TestLoRAWithoutProcessorTime(t *testing.T) {
+	row := LoRARow{Batch: 2}
+	row.compare(4, [2]time.Duration{time.Second, 2 * time.Second}, [2]time.Duration{})
+	if text, err := json.Marshal(row); err != nil || row.Plain != 8 || row.Adapted != 4 || row.Ratio != 0.5 || row.CPURatio != 0 {
+		t.Errorf("%s, %v", text, err)
 	}
 }

@@ -29,7 +29,7 @@ type LoRARow struct {
 	Plain    float64 `json:"plain_tokens_per_s"`
 	Adapted  float64 `json:"adapted_tokens_per_s"`
 	Ratio    float64 `json:"ratio"`
-	CPURatio float64 `json:"cpu_ratio"`
+	CPURatio float64 `json:"cpu_ratio"`     // 0: unknown
 	Bytes    int64   `json:"adapter_bytes"` // of one adapter
 }
 
@@ -102,12 +102,17 @@ func RunLoRA(ctx context.Context, o Options, l LoRAOptions, progress func(string
 				return nil, err
 			}
 		}
-		tokens := float64(row.Batch * l.StepsARound * l.Rounds)
-		row.Plain, row.Adapted = tokens/wall[0].Seconds(), tokens/wall[1].Seconds()
-		row.Ratio, row.CPURatio = row.Adapted/row.Plain, processor[0].Seconds()/processor[1].Seconds()
+		row.compare(l.StepsARound*l.Rounds, wall, processor)
 		out.Counts = append(out.Counts, row)
 	}
 	return out, nil
+}
+
+// compare computes the figures from the times of all steps, without adapters and with them.
+func (r *LoRARow) compare(steps int, wall, processor [2]time.Duration) {
+	tokens := float64(r.Batch * steps)
+	r.Plain, r.Adapted = tokens/wall[0].Seconds(), tokens/wall[1].Seconds()
+	r.Ratio, r.CPURatio = r.Adapted/r.Plain, share(processor[0].Seconds(), processor[1].Seconds())
 }
 
 // randomAdapter stores an adapter that write has written to a folder.

@@ -85,12 +85,12 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 	}
 	defer f.close()
 	mat, attn := k.Prefill(o.Context)
-	share := 1.0 // of the layers
+	part := 1.0 // of the layers
 	if d.Shape.Group > 0 {
 		p.Layers = r.layersRead(o)
-		share = min(1, float64(p.Layers)/float64(cmp.Or(d.Shape.Later, d.Shape.Layers)))
+		part = min(1, float64(p.Layers)/float64(cmp.Or(d.Shape.Later, d.Shape.Layers)))
 	}
-	mat, attn = mat*share, attn*share
+	mat, attn = mat*part, attn*part
 	note("warming up")
 	warm := o.warm()
 	if _, _, err := r.prompt(ctx, warm, layered.Shape{}, 1); err != nil { // it creates buffers and tables
@@ -123,13 +123,13 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 		return nil, err
 	}
 	best, matFloor, attnFloor := slices.Min(took).Seconds(), slices.Min(floors).Seconds(), slices.Min(attnFloors).Seconds()
-	p.TokensPerS, p.MedianPerS, p.MeanPerS = rates(int(float64(o.Context)*share), took)
+	p.TokensPerS, p.MedianPerS, p.MeanPerS = rates(int(float64(o.Context)*part), took)
 	p.Shared = threadsOf(spent, len(took), total(took))
-	p.Compression = p.Stages.Compression / p.Stages.Step
+	p.Compression = share(p.Stages.Compression, p.Stages.Step)
 	p.GFLOPS = (mat + attn) / best / 1e9
 	p.PeakShare = (matFloor + attnFloor) / best
-	p.MatShare = matFloor * 1e6 / (p.Stages.Projection + p.Stages.FFN + p.Stages.Head)
-	p.AttnShare = attnFloor * 1e6 / p.Stages.Attention
+	p.MatShare = share(matFloor*1e6, p.Stages.Projection+p.Stages.FFN+p.Stages.Head)
+	p.AttnShare = share(attnFloor*1e6, p.Stages.Attention)
 	return p, nil
 }
 

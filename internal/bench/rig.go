@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -215,11 +214,20 @@ func total(d []time.Duration) (sum time.Duration) {
 	return sum
 }
 
-// medianOf returns the median.
-func medianOf[T cmp.Ordered](d []T) T {
+// medianOf returns the median: between two middle values, their mean.
+func medianOf[T ~int64 | ~float64](d []T) T {
 	d = slices.Clone(d)
 	slices.Sort(d)
-	return d[len(d)/2]
+	low, high := d[(len(d)-1)/2], d[len(d)/2]
+	return low + (high-low)/2
+}
+
+// share returns part divided by whole; 0: whole was not measured. JSON has no NaN and no infinity.
+func share(part, whole float64) float64 {
+	if whole == 0 {
+		return 0
+	}
+	return part / whole
 }
 
 // Setup describes the measured configuration.
