@@ -44,15 +44,19 @@ type Cell struct {
 }
 
 // Step returns the median time.
-func (c *Cell) Step() time.Duration {
-	s := slices.Sorted(slices.Values(c.Times))
-	return s[len(s)/2]
+func (c *Cell) Step() time.Duration { return median(c.Times) }
+
+// median returns the middle value, or the mean of the two middle ones.
+func median[T ~int64](of []T) T {
+	s := slices.Sorted(slices.Values(of))
+	low, high := s[(len(s)-1)/2], s[len(s)/2]
+	return low + (high-low)/2
 }
 
 // finish computes the figures from the measurements.
 func (c *Cell) finish(s Shape, still time.Duration) {
 	tokens := c.Load.Prompt
-	b := slices.Sorted(slices.Values(c.bytes))[len(c.bytes)/2]
+	b := median(c.bytes)
 	if tokens == 0 {
 		tokens = c.Load.Rows
 		b /= int64(max(1, c.tokens))
