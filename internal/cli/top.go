@@ -84,20 +84,12 @@ func (c *topCmd) watch(e *ui.Env) error {
 		s, err := cl.Cluster(request)
 		cancel()
 		if ctx.Err() == nil {
-			var b bytes.Buffer
-			c.head(&b)
-			if err != nil {
-				fmt.Fprintln(&b, err)
-			} else {
-				printTop(&b, s)
-			}
-			if legend.Load() {
-				fmt.Fprint(&b, "\n", topLegend)
-			}
+			hint := ""
 			if keys {
-				fmt.Fprintln(&b, "\nq quits, h explains")
+				hint = "\nq quits, h explains\n"
 			}
-			draw(e.Stdout, b.String())
+			width, height := ui.Size(e.Stdout)
+			draw(e.Stdout, c.screen(s, err, legend.Load(), hint, width, height))
 		}
 		select {
 		case <-redraw:
@@ -109,6 +101,42 @@ func (c *topCmd) watch(e *ui.Env) error {
 		case <-time.After(c.Interval):
 		}
 	}
+}
+
+// screen returns the lines of a screen of width columns and height rows; 0: unlimited. A larger one would wrap or
+// scroll, and the next one would not overwrite it. The hint is always shown. A legend that does not fit below the
+// state replaces it.
+func (c *topCmd) screen(s *wire.ClusterState, err error, legend bool, hint string, width, height int) string {
+	var head, state, below bytes.Buffer
+	c.head(&head)
+	if err != nil {
+		fmt.Fprintln(&state, err)
+	} else {
+		printTop(&state, s)
+	}
+	if legend {
+		fmt.Fprint(&below, "\n", topLegend)
+	}
+	room := height - 1 - strings.Count(hint, "\n") // the cursor stands below the last line
+	lines := func(parts ...string) []string {
+		return strings.SplitAfter(strings.TrimSuffix(strings.Join(parts, ""), "\n"), "\n")
+	}
+	all := lines(head.String(), state.String(), below.String())
+	if height > 0 && len(all) > room {
+		if legend {
+			all = lines(head.String(), strings.TrimPrefix(below.String(), "\n"))
+		}
+		all = all[:min(len(all), max(1, room))]
+	}
+	var b strings.Builder
+	for _, l := range append(all, strings.SplitAfter(hint, "\n")...) {
+		l = strings.TrimSuffix(l, "\n")
+		if width > 0 {
+			l = ui.Clip(l, width)
+		}
+		b.WriteString(l + "\n")
+	}
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 func (c *topCmd) head(w io.Writer) {

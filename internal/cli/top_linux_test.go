@@ -98,3 +98,76 @@ func TestTopAtATerminal(t *testing.T) {
 		})
 	}
 }
+
+// TestSmallTerminal: no line and no screen is larger than the terminal, which would wrap or scroll it.
+func TestSmallTerminal(t *testing.T) {
+	nodes := make([]string, 30)
+	for i := range nodes {
+		nodes[i] = fmt.Sprintf(`{"id":"node-%d","state":"ready","share":0.03}`, i)
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"model":"m","nodes":[%s]}`, strings.Join(nodes, ","))
+	}))
+	defer srv.Close()
+	for _, c := range []struct{ width, height int }{{30, 8}, {100, 24}} {
+		user, program := terminal(t)
+		size := &unix.Winsize{Row: uint16(c.height), Col: uint16(c.width)}
+		if err := unix.IoctlSetWinsize(int(program.Fd()), unix.TIOCSWINSZ, size); err != nil {
+			t.Fatal(err)
+		}
+		seen := make(chan string, 1000)
+		go func() {
+			buf := make([]byte, 4096)
+			for {
+				n, err := user.Read(buf)
+				if err != nil {
+					return
+				}
+				seen <- string(buf[:n])
+			}
+		}()
+		var screen strings.Builder
+		wait := func(want string) {
+			t.Helper()
+			for late := time.After(linePatience); !strings.Contains(screen.String(), want); {
+				select {
+				case text := <-seen:
+					screen.WriteString(text)
+				case <-late:
+					t.Fatalf("%q is missing; the screen shows %q", want, screen.String())
+				}
+			}
+		}
+		ui.ShowStatus(program, strings.Repeat("loading ", 40))
+		ui.ShowStatus(program, "end")
+		wait("end")
+		if n := strings.Count(screen.String(), "loading "); 8*n >= c.width || n == 0 {
+			t.Errorf("a status line of %d columns has %d before a width of %d", 8*40, 8*n, c.width)
+		}
+		screen.Reset()
+		done := make(chan int, 1)
+		go func() {
+			done <- run(ui.Env{Ctx: t.Context(), Stdin: program, Stdout: program, Stderr: program}, []string{"top", "--server", srv.URL})
+		}()
+		wait("h explains")
+		screen.Reset()
+		fmt.Fprint(user, "h")
+		legend := map[int]string{8: "epoch      number", 24: "straggler"}[c.height] // 24 rows have room for all of it
+		wait(legend)
+		wait("h explains")
+		fmt.Fprint(user, "q")
+		if status := <-done; status != 0 {
+			t.Errorf("status %d", status)
+		}
+		for _, frame := range strings.Split(screen.String(), "\x1b[H") {
+			if rows := strings.Split(frame, "\r\n"); len(rows) > c.height {
+				t.Errorf("%d rows of a terminal of %d", len(rows), c.height)
+			}
+			for _, row := range strings.Split(frame, "\r\n") {
+				if row = strings.NewReplacer("\x1b[K", "", "\x1b[J", "").Replace(row); len(row) > c.width {
+					t.Errorf("%d columns of %d: %q", len(row), c.width, row)
+				}
+			}
+		}
+	}
+}

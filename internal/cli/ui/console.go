@@ -32,8 +32,12 @@ func (c *Console) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// ShowStatus replaces the status line of a terminal; "" removes it.
+// ShowStatus replaces the status line of a terminal; "" removes it. It cuts a text that would wrap, because only
+// one row can be replaced.
 func ShowStatus(w io.Writer, text string) {
+	if width, _ := Size(w); width > 0 {
+		text = Clip(text, width-1)
+	}
 	if c, ok := w.(*Console); ok {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -79,4 +83,28 @@ func IsTerminal(w any) bool {
 		return false
 	}
 	return term.IsTerminal(int(f.Fd()))
+}
+
+// Size returns the columns and rows of a terminal, or 0 if they are unknown.
+func Size(w any) (width, height int) {
+	if c, ok := w.(*Console); ok {
+		w = c.File
+	}
+	f, ok := w.(*os.File)
+	if !ok {
+		return 0, 0
+	}
+	width, height, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0, 0
+	}
+	return width, height
+}
+
+// Clip returns the first characters of a text.
+func Clip(text string, most int) string {
+	if r := []rune(text); len(r) > most {
+		return string(r[:max(0, most)])
+	}
+	return text
 }
