@@ -12,7 +12,8 @@ func TestBatchRatios(t *testing.T) {
 		first, second BatchRow
 		want          BatchRow
 	}{
-		{BatchRow{Sequences: 2, DecodePerS: 10, MedianPerS: 8, TokensPerS: 5}, BatchRow{Sequences: 6, DecodePerS: 30, MedianPerS: 16, TokensPerS: 20},
+		{BatchRow{Sequences: 2, DecodePerS: 10, MedianPerS: 8, TokensPerS: 5},
+			BatchRow{Sequences: 6, DecodePerS: 30, MedianPerS: 16, TokensPerS: 20},
 			BatchRow{OverFull: 3, DecodeOver: 3, MedianOver: 2, TokensOver: 4}},
 		// answers that are too short for a decode rate
 		{BatchRow{Sequences: 2, TokensPerS: 5}, BatchRow{Sequences: 6, TokensPerS: 20}, BatchRow{OverFull: 3, TokensOver: 4}},

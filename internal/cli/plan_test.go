@@ -34,7 +34,8 @@ func TestPlanOfEveryModel(t *testing.T) {
 func TestPlanThatDoesNotFit(t *testing.T) {
 	for _, format := range [][]string{nil, {"--json"}} {
 		var out, stderr bytes.Buffer
-		status := run(ui.Env{Ctx: t.Context(), Stdout: &out, Stderr: &stderr}, append([]string{"plan", "--nodes", "1", "--memory", "1GB"}, format...))
+		status := run(ui.Env{Ctx: t.Context(), Stdout: &out, Stderr: &stderr},
+			append([]string{"plan", "--nodes", "1", "--memory", "1GB"}, format...))
 		if status != 1 || !strings.Contains(stderr.String(), "the weights do not fit") {
 			t.Errorf("%v: status %d, %s", format, status, &stderr)
 		}

@@ -27,7 +27,8 @@ func Open(path string, have func(line []byte) error) (*File, error) {
 	f, err := flock.Open(path, flock.Own)
 	switch {
 	case errors.Is(err, flock.ErrHeld):
-		return nil, errors.Join(fmt.Errorf("%w %s: another run appends to it: wait until it ends, or name another folder", ErrFile, path), f.Close())
+		err = fmt.Errorf("%w %s: another run appends to it: wait until it ends, or name another folder", ErrFile, path)
+		return nil, errors.Join(err, f.Close())
 	case errors.Is(err, errors.ErrUnsupported):
 		f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	}

@@ -73,7 +73,8 @@ func TestTable(t *testing.T) {
 
 // TestMiddle: with an even number of rounds, a cell has the mean of the middle ones and not the slower one.
 func TestMiddle(t *testing.T) {
-	c := Cell{Load: Load{Prompt: 100}, Rate: "0", Times: []time.Duration{30 * time.Millisecond, 10 * time.Millisecond}, bytes: []int64{5000, 3000}}
+	c := Cell{Load: Load{Prompt: 100}, Rate: "0", Times: []time.Duration{30 * time.Millisecond, 10 * time.Millisecond},
+		bytes: []int64{5000, 3000}}
 	c.finish(Shape{}, 0)
 	if c.Step() != 20*time.Millisecond || c.Bytes != 4000 || c.TokensPerS != 5000 {
 		t.Errorf("%v, %d bytes, %v tokens/s", c.Step(), c.Bytes, c.TokensPerS)
