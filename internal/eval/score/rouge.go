@@ -101,7 +101,7 @@ func lengths(x, y []string) []uint16 {
 const maxSummary = 4096
 
 // rougeSum returns the F1 of Rouge-L at the level of summaries as Infinite-Bench measures it, with the package
-// rouge_score (rougeLsum, no stemmer): lines are sentences, and a word counts as often as both texts have it.
+// rouge_score for Python and no stemmer: lines are sentences, and a word counts as often as both texts have it.
 func rougeSum(text, want string) float64 {
 	got, lines := summary(text), summary(want)
 	n, left := counts(got)
