@@ -84,7 +84,8 @@ func (c *Children) Start(x Child) error {
 	if k.pipe, err = k.cmd.StdinPipe(); err != nil {
 		return err
 	}
-	k.cmd.Stderr = io.MultiWriter(x.Stderr, &k.tail)
+	k.cmd.Stderr = &output{tail: &k.tail, to: x.Stderr, id: id, file: x.Log, log: c.log}
+	k.cmd.WaitDelay = outputDelay
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stop {
@@ -228,6 +229,32 @@ func WithParent(ctx context.Context, stdin io.Reader) context.Context {
 		cancel(errors.New("supervise: the parent process has ended"))
 	}()
 	return ctx
+}
+
+// outputDelay is how long Wait reads the output of a process that has ended. Another process may have inherited the
+// pipe, and keep it open.
+const outputDelay = 2 * time.Second
+
+// output receives the standard error of a process. A write never fails: exec.Cmd would close the pipe after an error,
+// and the next line would end the process with SIGPIPE. While the file cannot be written, for example because its disk
+// is full, lines are dropped.
+type output struct {
+	tail   *lastLines
+	to     io.Writer
+	id     string
+	file   string // for the log; "": none
+	log    *slog.Logger
+	failed bool // the last write failed
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	_, _ = o.tail.Write(p)
+	_, err := o.to.Write(p)
+	if err != nil && !o.failed {
+		o.log.Warn("the log of a process cannot be written, and lines are dropped", "id", o.id, "log", o.file, "error", err)
+	}
+	o.failed = err != nil
+	return len(p), nil
 }
 
 // lastLines keeps the end of a process's output.
