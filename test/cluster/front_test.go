@@ -106,6 +106,12 @@ func TestHangupReadsKeysAndCertificateAgain(t *testing.T) {
 	if err := os.Rename(at("audit"), at("audit.1")); err != nil {
 		t.Fatal(err)
 	}
+	for _, id := range []string{"coordinator", "node-0"} {
+		log := filepath.Join(s.logs, id+".log")
+		if err := os.Rename(log, log+".1"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	roots.AddCert(certificate(t, "second", at("cert"), at("secret")))
 	keys("two")
 	if err := s.head.cmd.Process.Signal(syscall.SIGHUP); err != nil {
@@ -122,6 +128,14 @@ func TestHangupReadsKeysAndCertificateAgain(t *testing.T) {
 	if status := ask("one"); status != 401 {
 		t.Errorf("the old key: %d", status)
 	}
+	testutil.Eventually(t, patience, "the logs of the processes are reopened", func() (bool, string) {
+		info, err := os.Stat(filepath.Join(s.logs, "node-0.log"))
+		if err != nil || info.Mode().Perm() != 0o600 {
+			return false, fmt.Sprint("node-0.log: ", info, err)
+		}
+		log, err := os.ReadFile(filepath.Join(s.logs, "coordinator.log"))
+		return strings.Contains(string(log), "status=401"), fmt.Sprintf("coordinator.log: %q, %v", log, err)
+	})
 	write(t, at("keys"), `{"keys": []}`)
 	if err := s.head.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)

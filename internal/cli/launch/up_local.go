@@ -60,7 +60,7 @@ func (c *Up) prepareLocal(e *ui.Env, serve cluster.ServeConfig, withAPI bool) (l
 		return l, err
 	}
 	if c.LogDir != "" {
-		file, err := l.logFile(firstCoordinator)
+		file, err := l.logFile(e, firstCoordinator)
 		if err != nil {
 			return l, err
 		}
@@ -134,7 +134,7 @@ func (l *localCluster) start(e *ui.Env) (err error) {
 		}
 	}
 	for i := range c.Nodes {
-		if err := l.startNode(i); err != nil {
+		if err := l.startNode(e, i); err != nil {
 			return err
 		}
 	}
@@ -171,7 +171,7 @@ func (l *localCluster) others() []cluster.ServeConfig {
 }
 
 // startNode starts node i. The first one keeps the third copy of the store, if there is a standby.
-func (l *localCluster) startNode(i int) error {
+func (l *localCluster) startNode(e *ui.Env, i int) error {
 	c, data := l.cmd, ""
 	if l.pair != nil && i == 0 {
 		data = filepath.Join(l.data, "node-0")
@@ -195,11 +195,11 @@ func (l *localCluster) startNode(i int) error {
 	var out io.Writer = io.Discard // supervise keeps the last lines and shows them when the node ends
 	path := ""
 	if c.LogDir != "" {
-		f, err := l.logFile(n.ID)
+		f, err := l.logFile(e, n.ID)
 		if err != nil {
 			return err
 		}
-		out, path = f, f.Name()
+		out, path = f, f.path
 	}
 	var cpus []int
 	if c.cpus != nil {
@@ -212,13 +212,21 @@ func (l *localCluster) startNode(i int) error {
 	}})
 }
 
-// logFile creates the log file of a process in --log-dir. Closing the cluster closes it.
-func (l *localCluster) logFile(id string) (*os.File, error) {
-	f, err := ui.CreateLog(filepath.Join(l.cmd.LogDir, id+".log"))
+// logFile creates the log file of a process in --log-dir. SIGHUP reopens it, for log rotation. Closing the cluster
+// closes it.
+func (l *localCluster) logFile(e *ui.Env, id string) (*reopenableFile, error) {
+	path := filepath.Join(l.cmd.LogDir, id+".log")
+	file, err := ui.CreateLog(path)
 	if err != nil {
 		return nil, fmt.Errorf("--log-dir: %w", err)
 	}
-	l.closers = append(l.closers, func() { f.Close() })
+	f := &reopenableFile{path: path, file: file}
+	stop := onHangup(e, func() {
+		if err := f.reopen(); err != nil {
+			l.log.Error("log file not reopened: the previous one stays in use", "id", id, "error", err)
+		}
+	})
+	l.closers = append(l.closers, func() { stop(); f.close() })
 	return f, nil
 }
 

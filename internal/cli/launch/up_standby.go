@@ -87,11 +87,11 @@ func (l *localCluster) startPair(e *ui.Env) (err error) {
 	}
 	if c.LogDir != "" {
 		for i, id := range coordinatorNames {
-			f, err := l.logFile(id)
+			f, err := l.logFile(e, id)
 			if err != nil {
 				return err
 			}
-			p.outputs[i], p.logs[i] = io.MultiWriter(e.Stderr, f), f.Name()
+			p.outputs[i], p.logs[i] = io.MultiWriter(e.Stderr, f), f.path
 		}
 	}
 	p.client = &client.Client{Server: c.scheme() + "://" + l.at.Addr().String()}

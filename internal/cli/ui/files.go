@@ -33,10 +33,10 @@ func Exists(path string) bool {
 	return err == nil
 }
 
-// CreateLog creates or truncates a file and makes it readable only by its owner. An earlier
+// CreateLog creates or truncates a file to append to, and makes it readable only by its owner. An earlier
 // version may have left a file that everyone can read.
 func CreateLog(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
