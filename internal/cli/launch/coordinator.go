@@ -57,6 +57,7 @@ With a standby coordinator, jobs survive the loss of this machine:
 }
 
 func (c *CoordinatorCmd) Run(e *ui.Env) error {
+	ignoreHangup(e)
 	if err := c.check(); err != nil {
 		return err
 	}

@@ -9,12 +9,10 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/cli/models"
@@ -123,9 +121,7 @@ func (c *NodeCmd) chooseCard(ctx context.Context, log *slog.Logger) (caches int6
 }
 
 func (c *NodeCmd) Run(e *ui.Env) error {
-	if !ui.IsTerminal(e.Stdin) { // a node has no file to reload, and must not end at a SIGHUP
-		signal.Ignore(syscall.SIGHUP)
-	}
+	ignoreHangup(e)
 	log := c.logger(e.Stderr)
 	if err := c.resolveCluster(e, log); err != nil {
 		return err

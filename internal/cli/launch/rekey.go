@@ -22,6 +22,14 @@ func passHangup(e *ui.Env, all ...*supervise.Children) (stop func()) {
 	})
 }
 
+// ignoreHangup ignores SIGHUP until onHangup or openSettings handles it, which may be minutes after the start: a model
+// is pulled first. Without it the signal would end the process, and systemd would not start it again.
+func ignoreHangup(e *ui.Env) {
+	if !ui.IsTerminal(e.Stdin) {
+		signal.Ignore(syscall.SIGHUP)
+	}
+}
+
 // onHangup calls f on each SIGHUP until the caller calls stop. At a terminal it does nothing:
 // there SIGHUP means that the terminal is gone, and ends the program.
 func onHangup(e *ui.Env, f func()) (stop func()) {

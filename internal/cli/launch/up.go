@@ -75,6 +75,7 @@ user's state directory, or in --data-dir, so a restart needs no new tokens.
 }
 
 func (c *Up) Run(e *ui.Env) error {
+	ignoreHangup(e)
 	switch {
 	case c.Nodes == 0 && len(c.Share) > 0:
 		c.Nodes = len(c.Share)
