@@ -104,11 +104,13 @@ func (e *Log) Restore(ctx context.Context, read func(context.Context) ([]byte, e
 	e.Change(func(l *State, _ time.Time) bool { l.restore(list); return true })
 }
 
-// Persist writes the log to the store after changes, until ctx ends.
+// Persist writes the log to the store after changes, until ctx ends. A write that fails is tried again every keepEvery:
+// faults make events, and also make the store unavailable.
 func (e *Log) Persist(ctx context.Context, write func(context.Context, []byte) error, log *slog.Logger) {
 	var kept uint64
 	for {
 		list, changed := e.After(0)
+		failed := false
 		if n := len(list); n > 0 && list[n-1].Revision > kept {
 			b, err := json.Marshal(list[max(0, n-writtenEvents):]) // the events that changed last
 			if err == nil {
@@ -118,7 +120,7 @@ func (e *Log) Persist(ctx context.Context, write func(context.Context, []byte) e
 			}
 			if err == nil {
 				kept = list[n-1].Revision
-			} else if ctx.Err() == nil {
+			} else if failed = true; ctx.Err() == nil {
 				log.Debug("writing the event log failed", "error", err)
 			}
 		}
@@ -128,6 +130,9 @@ func (e *Log) Persist(ctx context.Context, write func(context.Context, []byte) e
 		case <-ctx.Done():
 			t.Stop()
 			return
+		}
+		if failed {
+			continue
 		}
 		select {
 		case <-changed:

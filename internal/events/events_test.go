@@ -3,10 +3,12 @@ package events
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
@@ -144,4 +146,31 @@ func TestEventsAreWrittenDown(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// TestPersistRetries: a write that fails is tried again although nothing changes, because the store is often unavailable
+// just when events happen.
+func TestPersistRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New()
+		var tries int
+		var last []byte
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go l.Persist(ctx, func(_ context.Context, b []byte) error {
+			if tries++; tries < 4 {
+				return errors.New("unavailable")
+			}
+			last = b
+			return nil
+		}, slog.New(slog.DiscardHandler))
+		l.Add("node_up", "a", "")
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if tries != 4 || !strings.Contains(string(last), "node_up") {
+			t.Errorf("%d writes, the last good one is %q; want 4: one that succeeds after three that fail", tries, last)
+		}
+		cancel()
+		synctest.Wait()
+	})
 }
