@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net"
 	"regexp"
 	"slices"
 	"strings"
@@ -157,5 +158,29 @@ func TestComposeOrder(t *testing.T) {
 		if !slices.Contains(strings.Fields(read(t, file)), line) {
 			t.Errorf("%s does not have %s", file, line)
 		}
+	}
+}
+
+// TestPodAddresses: the arguments of pods are addresses for IPv4 and for IPv6, and the API listens at both.
+func TestPodAddresses(t *testing.T) {
+	pods := 0
+	for _, c := range containers(t) {
+		for i, arg := range c.args {
+			if strings.Contains(arg, "$(POD_IP)") {
+				pods++
+				for _, ip := range []string{"10.0.0.5", "fd00::5"} {
+					at := strings.ReplaceAll(arg, "$(POD_IP)", ip)
+					if host, port, err := net.SplitHostPort(at); err != nil || host != ip || port != "7070" {
+						t.Errorf("%s: %s %s: host %q, port %q, %v", c.name, c.args[i-1], at, host, port, err)
+					}
+				}
+			}
+			if arg == "0.0.0.0:8080" && slices.Contains(c.secret, "SHOAL_API_KEY") {
+				t.Errorf("%s: --listen %s is not reached in a cluster with IPv6 alone, where no probe succeeds", c.name, arg)
+			}
+		}
+	}
+	if pods != 2 {
+		t.Errorf("%d addresses of pods", pods)
 	}
 }
