@@ -118,6 +118,7 @@ type object struct {
 						ContainerPort int `yaml:"containerPort"`
 					}
 					Live  *probe `yaml:"livenessProbe"`
+					Start *probe `yaml:"startupProbe"`
 					Ready *probe `yaml:"readinessProbe"`
 				}
 			}
@@ -127,6 +128,8 @@ type object struct {
 
 type probe struct {
 	TCPSocket *struct{ Port string } `yaml:"tcpSocket"`
+	Period    int                    `yaml:"periodSeconds"`
+	Failures  int                    `yaml:"failureThreshold"`
 	HTTPGet   *struct{ Path string } `yaml:"httpGet"`
 }
 
@@ -189,6 +192,9 @@ func TestKubernetes(t *testing.T) {
 		accepts(t, name, c.Args, env)
 		if live := c.Live; live != nil && live.TCPSocket == nil {
 			t.Errorf("%s: the liveness probe is %+v, but /health and /ready answer 503 while it waits", name, live)
+		}
+		if c.Live != nil && (c.Start == nil || c.Start.TCPSocket == nil || c.Start.Period*c.Start.Failures < 3600) {
+			t.Errorf("%s: the liveness probe ends it while it pulls a model, before the API listens: want a startup probe of an hour", name)
 		}
 		switch c.Args[0] {
 		case "coordinator":
