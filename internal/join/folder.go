@@ -29,14 +29,17 @@ type Addresses struct {
 	Gossip string `json:"gossip"` // of the coordinator; with a standby those of both, comma between
 }
 
-// OpenFolder opens the folder, with create also one that is not there.
+// OpenFolder opens the folder, with create also one that is not there. Without create, root is refused in the folder of
+// another user.
 func OpenFolder(dir string, create bool) (*Folder, error) {
 	if create {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("join: %w", err)
 		}
-	} else if _, err := os.Stat(dir); err != nil {
+	} else if info, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("join: there is no cluster in %s: start one with `shoal up --cluster NAME`, or name its --data-dir", dir)
+	} else if err := checkOwner(dir, info); err != nil {
+		return nil, err
 	}
 	id, err := openIdentity(dir)
 	if err != nil {

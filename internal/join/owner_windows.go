@@ -1,0 +1,5 @@
+package join
+
+import "io/fs"
+
+func checkOwner(string, fs.FileInfo) error { return nil }
