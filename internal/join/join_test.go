@@ -33,6 +33,7 @@ type rig struct {
 	key    security.Key
 	log    *bytes.Buffer
 	grant  Grant
+	during func() // called while the server answers; nil: nothing
 }
 
 func newRig(t *testing.T) *rig {
@@ -52,6 +53,9 @@ func newRig(t *testing.T) *rig {
 	done := make(chan error, 1)
 	go func() {
 		done <- r.folder.Serve(ctx, l, func() (*Grant, error) {
+			if r.during != nil {
+				r.during()
+			}
 			g := r.grant
 			return &g, nil
 		}, slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
@@ -207,6 +211,22 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("made a token for %v", life)
 		}
 	}
+}
+
+// TestRevokedDuringTheExchange: the key is not given for a token that is revoked while the server tries the ports of the machine.
+func TestRevokedDuringTheExchange(t *testing.T) {
+	r := newRig(t)
+	token := r.token(t)
+	r.during = func() {
+		if err := r.folder.Tokens.Revoke(token.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	g, err := r.exchange(t, token)
+	if g != nil {
+		t.Errorf("granted %+v", g)
+	}
+	refused(t, err, CodeWrong)
 }
 
 // TestExpired: an expired token is refused by its name, to its holder alone.

@@ -132,7 +132,10 @@ func (s *server) answer(ctx context.Context, state tls.ConnectionState, r *reque
 	}
 	g.Seen, g.Time = from.String(), now
 	g.Closed = dialBack(ctx, from, r.Ports)
-	if err := s.folder.Tokens.used(r.Token, r.Machine); err != nil {
+	switch err := s.folder.Tokens.used(r.Token, r.Machine); {
+	case errors.Is(err, errRevoked):
+		return nil, noSuchToken()
+	case err != nil:
 		return failed(err)
 	}
 	s.log.Info("a machine got the cluster key for a token", "machine", r.Machine, "from", from, "token", r.Token)

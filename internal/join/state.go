@@ -51,9 +51,7 @@ func (r *Refusal) Error() string { return "join: " + r.Text }
 func judge(records []Record, id string, signed, signature []byte, now time.Time) *Refusal {
 	i := slices.IndexFunc(records, func(r Record) bool { return r.ID == id })
 	if i < 0 || len(records[i].Public) != ed25519.PublicKeySize || !ed25519.Verify(records[i].Public, signed, signature) {
-		return &Refusal{CodeWrong,
-			"this cluster has no such token: it was revoked, expired more than a day ago, or belongs to another cluster; `shoal token create` on " +
-				"the first machine makes one"}
+		return noSuchToken()
 	}
 	if r := records[i]; !now.Before(r.Expires) {
 		return &Refusal{CodeExpired,
@@ -61,6 +59,12 @@ func judge(records []Record, id string, signed, signature []byte, now time.Time)
 				r.ID, r.Expires.UTC().Format(timeLayout), now.UTC().Format(timeLayout))}
 	}
 	return nil
+}
+
+func noSuchToken() *Refusal {
+	return &Refusal{CodeWrong,
+		"this cluster has no such token: it was revoked, expired more than a day ago, or belongs to another cluster; `shoal token create` on " +
+			"the first machine makes one"}
 }
 
 // prune drops the records that expired long ago, and the oldest ones beyond the bound.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/security"
@@ -57,10 +58,17 @@ func (t *Tokens) List() ([]Record, error) {
 	return prune(records, time.Now()), err
 }
 
-// used notes that a machine has joined.
+// used notes that a machine has joined. It returns errRevoked if the token has been revoked since it was judged.
 func (t *Tokens) used(id, machine string) error {
-	return t.change(func(records []Record) ([]Record, error) { return used(records, id, machine), nil })
+	return t.change(func(records []Record) ([]Record, error) {
+		if !slices.ContainsFunc(records, func(r Record) bool { return r.ID == id }) {
+			return nil, errRevoked
+		}
+		return used(records, id, machine), nil
+	})
 }
+
+var errRevoked = errors.New("join: the token was revoked")
 
 func (t *Tokens) path() string { return filepath.Join(t.dir, "tokens.json") }
 
