@@ -184,3 +184,21 @@ func TestPodAddresses(t *testing.T) {
 		t.Errorf("%d addresses of pods", pods)
 	}
 }
+
+// TestComposeStopsNodesLast: Compose stops a service before those that it depends on. A coordinator ends its requests with the
+// nodes, so it must be the one that depends on them.
+func TestComposeStopsNodesLast(t *testing.T) {
+	var compose struct {
+		Services map[string]struct {
+			DependsOn []string `yaml:"depends_on"`
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "docker/compose.yaml")), &compose); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range compose.Services {
+		if name != "coordinator" && (len(s.DependsOn) > 0 || !slices.Contains(compose.Services["coordinator"].DependsOn, name)) {
+			t.Errorf("%s depends on %q and is stopped before the coordinator", name, s.DependsOn)
+		}
+	}
+}
