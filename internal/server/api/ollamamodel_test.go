@@ -3,6 +3,7 @@ package api
 import (
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -149,17 +150,27 @@ func TestKeepAlive(t *testing.T) {
 		"/api/chat":            {`{"model":"fake/model","messages":[{"role":"user","content":"x"}]}`, `{"model":"fake/model","created_at":"`, `"message":{"role":"assistant","content":""},"done":false}`},
 		"/api/generate":        {`{"model":"fake/model","prompt":"x"}`, `{"model":"fake/model","created_at":"`, `"response":"","done":false}`},
 	} {
-		gate := make(chan struct{})
-		e := &servertest.Engine{Script: servertest.Hello, Gate: gate}
+		e := &servertest.Engine{Script: servertest.Hello, Gate: make(chan struct{})}
 		url := serve(t, e, func(c *Config) { c.KeepAlive = 5 * time.Millisecond })
-		go func() {
-			time.Sleep(50 * time.Millisecond)
-			close(gate)
-		}()
-		a := requestAs(t, "POST", url+path, c.body, nil)
-		if !strings.HasPrefix(a.raw, c.first) || !strings.Contains(a.raw, c.again) ||
-			strings.Count(a.raw, "message_start\n") > 1 || !strings.Contains(a.raw, "Hello") {
-			t.Errorf("%s: %s", path, a.raw)
+		resp, err := http.Post(url+path, "application/json", strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		// The prompt is read until the keep-alives have come.
+		var raw []byte
+		read := sync.OnceFunc(func() { close(e.Gate) })
+		defer time.AfterFunc(10*time.Second, read).Stop()
+		for buf := make([]byte, 4096); err == nil; {
+			var n int
+			n, err = resp.Body.Read(buf)
+			if raw = append(raw, buf[:n]...); strings.HasPrefix(string(raw), c.first) && strings.Contains(string(raw), c.again) {
+				read()
+			}
+		}
+		if text := string(raw); !strings.HasPrefix(text, c.first) || !strings.Contains(text, c.again) ||
+			strings.Count(text, "message_start\n") > 1 || !strings.Contains(text, "Hello") {
+			t.Errorf("%s: %s", path, text)
 		}
 	}
 }
