@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -482,10 +483,10 @@ func (c *core) state(ctx context.Context, v *coordinator.View) wire.ClusterState
 		node.KVUsedBytes -= node.KVPrefix
 		s.Nodes = append(s.Nodes, node)
 	}
-	for id, why := range v.Refused {
+	for _, id := range slices.Sorted(maps.Keys(v.Refused)) {
 		h := v.Hosts[id]
-		s.Nodes = append(s.Nodes,
-			wire.NodeState{ID: id, PID: h.PID, Address: h.Address, State: "refused: " + why, Build: h.Build, Arithmetic: h.Arithmetic})
+		s.Nodes = append(s.Nodes, wire.NodeState{ID: id, PID: h.PID, Address: h.Address, State: "refused: " + v.Refused[id],
+			Build: h.Build, Arithmetic: h.Arithmetic})
 	}
 	return s
 }
