@@ -183,9 +183,16 @@ var listMethods = map[string]func(in *interp, l *python.List, a *args) python.Va
 		return n
 	},
 	"index": func(in *interp, l *python.List, a *args) python.Value {
-		v := a.bind(in, "index", "value")[0]
-		for i, x := range l.Items {
-			if in.Equal(x, v) {
+		p, n := a.bind(in, "index", "value", "start?", "stop?"), len(l.Items)
+		at := func(v python.Value, unset int) int {
+			i := in.wantInt("index", v, unset)
+			if i < 0 {
+				i += n
+			}
+			return min(max(i, 0), n)
+		}
+		for i, end := at(p[1], 0), at(p[2], n); i < end; i++ {
+			if in.Equal(l.Items[i], p[0]) {
 				return int64(i)
 			}
 		}

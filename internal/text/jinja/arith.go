@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"math"
+	"math/big"
 	"math/bits"
 
 	"github.com/shoal-llm/shoal/internal/text/jinja/python"
@@ -10,6 +11,12 @@ import (
 func (in *interp) unary(op string, v python.Value) python.Value {
 	if op == "not" {
 		return !python.Truth(v)
+	}
+	if b, ok := v.(*big.Int); ok {
+		if op == "-" {
+			return python.Integer(new(big.Int).Neg(b))
+		}
+		return b
 	}
 	in.defined(v)
 	i, f, isInt, ok := python.Number(v)

@@ -1,6 +1,8 @@
 package jinja
 
 import (
+	"math"
+	"math/big"
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/text/jinja/python"
@@ -47,6 +49,9 @@ const (
 func (in *interp) order(a, b python.Value) (ordering, bool) {
 	in.Enter()
 	defer in.Leave()
+	if c, ok := orderBig(a, b); ok {
+		return c, true
+	}
 	if x, f, xi, ok := python.Number(a); ok {
 		y, g, yi, ok := python.Number(b)
 		switch {
@@ -70,13 +75,46 @@ func (in *interp) order(a, b python.Value) (ordering, bool) {
 		}
 		for i := range min(len(a.Items), len(b.Items)) {
 			if !in.Equal(a.Items[i], b.Items[i]) {
-				return in.order(a.Items[i], b.Items[i])
+				c, ok := in.order(a.Items[i], b.Items[i])
+				if !ok { // the error is about the items
+					in.defined(a.Items[i])
+					in.defined(b.Items[i])
+				}
+				return c, ok
 			}
 		}
 		x, y := len(a.Items), len(b.Items)
 		return sign(x < y, x == y, x > y), true
 	}
 	return 0, false
+}
+
+// orderBig compares two numbers of which at least one is beyond 64 bits.
+func orderBig(a, b python.Value) (ordering, bool) {
+	x, isBig := a.(*big.Int)
+	if !isBig {
+		if _, isBig = b.(*big.Int); !isBig {
+			return 0, false
+		}
+		c, ok := orderBig(b, a)
+		if ok && c != unordered {
+			c = -c
+		}
+		return c, ok
+	}
+	if y, ok := b.(*big.Int); ok {
+		return ordering(x.Cmp(y)), true
+	}
+	i, f, isInt, ok := python.Number(b)
+	switch {
+	case !ok:
+		return 0, false
+	case isInt:
+		return ordering(x.Cmp(big.NewInt(i))), true
+	case math.IsNaN(f):
+		return unordered, true
+	}
+	return ordering(new(big.Float).SetInt(x).Cmp(big.NewFloat(f))), true
 }
 
 func sign(lt, eq, gt bool) ordering {

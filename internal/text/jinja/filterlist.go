@@ -204,10 +204,8 @@ func filterSort(in *interp, v python.Value, a *args) python.Value {
 		gets = append(gets, in.attrGetter(p[2], absent{}))
 	}
 	key := func(x python.Value) python.Value {
-		if len(gets) == 1 {
-			return f(gets[0](x))
-		}
-		l := python.NewList()
+		in.Charge(64)
+		l := python.NewList() // lists, as in jinja2: equal keys that have no order, such as none, are then no error
 		for _, g := range gets {
 			l.Items = append(l.Items, f(g(x)))
 		}

@@ -54,6 +54,9 @@ func onStr(method string) filterFunc {
 
 func filterAbs(in *interp, v python.Value, a *args) python.Value {
 	a.bind(in, "abs")
+	if b, ok := v.(*big.Int); ok {
+		return python.Integer(new(big.Int).Abs(b))
+	}
 	i, f, isInt, ok := python.Number(v)
 	switch {
 	case !ok:
@@ -162,8 +165,8 @@ func filterInt(in *interp, v python.Value, a *args) python.Value {
 		if b, ok := new(big.Int).SetString(s, base); ok && len(s) <= python.MaxIntDigits {
 			return b
 		}
-		if f, err := strconv.ParseFloat(pyNumber(x.Text), 64); err == nil && math.Abs(f) < 1<<63 {
-			return int64(f)
+		if f, err := strconv.ParseFloat(pyNumber(x.Text), 64); err == nil && !math.IsInf(f, 0) && !math.IsNaN(f) {
+			return python.WholeOf(f)
 		}
 	case *big.Int:
 		return x
@@ -172,8 +175,8 @@ func filterInt(in *interp, v python.Value, a *args) python.Value {
 		if ok && isInt {
 			return i
 		}
-		if ok && math.Abs(f) < 1<<63 {
-			return int64(f)
+		if ok && !math.IsInf(f, 0) && !math.IsNaN(f) {
+			return python.WholeOf(f)
 		}
 		in.defined(v)
 	}
@@ -188,6 +191,9 @@ func filterRound(in *interp, v python.Value, a *args) python.Value {
 	digits, method := in.wantInt("round", p[0], 0), "common"
 	if given(p[1]) {
 		method = in.wantStr("round", p[1]).Text
+	}
+	if b, ok := v.(*big.Int); ok && method == "common" && digits >= 0 {
+		return b
 	}
 	i, f, isInt, ok := python.Number(v)
 	switch {
@@ -211,10 +217,11 @@ func filterRound(in *interp, v python.Value, a *args) python.Value {
 		}
 	case method == "ceil" || method == "floor":
 		scale := math.Pow(10, float64(digits))
+		whole := math.Floor(f * scale)
 		if method == "ceil" {
-			return math.Ceil(f*scale) / scale
+			whole = math.Ceil(f * scale)
 		}
-		return math.Floor(f*scale) / scale
+		return (whole + 0) / scale // Python's are integers, which have no negative zero
 	}
 	in.Fail("round: the method must be common, ceil or floor")
 	return nil

@@ -31,6 +31,7 @@ func (l *forLoop) run(in *interp, over python.Value, sc *scope, out *python.Buil
 			return b.Str()
 		}
 	}
+	finished := false // the body ran to its end at least once
 	for i, v := range items {
 		in.Step(1)
 		lp.i = i
@@ -38,11 +39,13 @@ func (l *forLoop) run(in *interp, over python.Value, sc *scope, out *python.Buil
 		inner.set("loop", lp)
 		in.Line = l.line
 		l.target(in, v, inner)
-		if in.exec(l.body, inner, out) == doBreak {
+		sig := in.exec(l.body, inner, out)
+		if sig == doBreak {
 			break
 		}
+		finished = finished || sig == goOn
 	}
-	if len(items) == 0 {
+	if !finished { // as jinja2 has it: also if "break" or "continue" ended each run of the body
 		return in.exec(l.other, sc.inner(), out)
 	}
 	return goOn

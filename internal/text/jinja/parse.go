@@ -340,6 +340,11 @@ func (p *parser) macroBody(m *macroDef, owner, end string) {
 	p.macro, p.loops = m, 0
 	m.body = p.block(owner, end)
 	p.macro, p.loops = outer, loops
+	if outer != nil { // jinja2 also counts the names in a nested body
+		outer.usesVarargs = outer.usesVarargs || m.usesVarargs
+		outer.usesKwargs = outer.usesKwargs || m.usesKwargs
+		outer.usesCaller = outer.usesCaller || m.usesCaller
+	}
 }
 
 // signature parses "a, b=1)".

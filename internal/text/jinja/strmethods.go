@@ -137,24 +137,25 @@ func (in *interp) strip(t python.Str, chars python.Value, left, right bool) pyth
 func affix(name string, has func(s, x string) bool) strMethod {
 	return func(in *interp, s python.Str, a *args) python.Value {
 		p := a.bind(in, name, "affix", "start?", "end?")
-		s, _ = in.window(s, p[1], p[2])
+		s, _, inside := in.window(s, p[1], p[2])
 		if l, ok := p[0].(*python.List); ok && l.Kind == python.KindTuple {
 			for _, x := range l.Items {
-				if has(s.Text, in.wantStr(name, x).Text) {
+				if has(s.Text, in.wantStr(name, x).Text) && inside {
 					return true
 				}
 			}
 			return false
 		}
-		return has(s.Text, in.wantStr(name, p[0]).Text)
+		return has(s.Text, in.wantStr(name, p[0]).Text) && inside
 	}
 }
 
-// window returns s[start:end] and its start in code points.
-func (in *interp) window(s python.Str, start, end python.Value) (python.Str, int) {
+// window returns s[start:end] and its start in code points. Without ok not even "" is found there: the start is
+// after the end.
+func (in *interp) window(s python.Str, start, end python.Value) (w python.Str, from int, ok bool) {
 	start, end = orNone(start), orNone(end)
 	if start == nil && end == nil {
-		return s, 0
+		return s, 0, true
 	}
 	n := s.Runes()
 	clamp := func(v python.Value, unset int) int {
@@ -165,18 +166,21 @@ func (in *interp) window(s python.Str, start, end python.Value) (python.Str, int
 		if i < 0 {
 			i += n
 		}
-		return min(max(i, 0), n)
+		return max(i, 0)
 	}
-	lo, hi := clamp(start, 0), clamp(end, n)
-	return s.Slice(s.Offset(lo), s.Offset(max(lo, hi))), lo
+	lo, hi := clamp(start, 0), min(clamp(end, n), n)
+	if lo > hi {
+		return python.Str{}, 0, false
+	}
+	return s.Slice(s.Offset(lo), s.Offset(hi)), lo, true
 }
 
 func finder(name string, find func(s, x string) int, must bool) strMethod {
 	return func(in *interp, s python.Str, a *args) python.Value {
 		p := a.bind(in, name, "sub", "start?", "end?")
-		w, lo := in.window(s, p[1], p[2])
+		w, lo, ok := in.window(s, p[1], p[2])
 		i := find(w.Text, in.wantStr(name, p[0]).Text)
-		if i < 0 {
+		if i < 0 || !ok {
 			if must {
 				in.Fail("substring not found")
 			}
@@ -188,8 +192,12 @@ func finder(name string, find func(s, x string) int, must bool) strMethod {
 
 func strCount(in *interp, s python.Str, a *args) python.Value {
 	p := a.bind(in, "count", "sub", "start?", "end?")
-	w, _ := in.window(s, p[1], p[2])
-	return int64(strings.Count(w.Text, in.wantStr("count", p[0]).Text))
+	w, _, ok := in.window(s, p[1], p[2])
+	n := strings.Count(w.Text, in.wantStr("count", p[0]).Text)
+	if !ok {
+		n = 0
+	}
+	return int64(n)
 }
 
 func strJoin(in *interp, s python.Str, a *args) python.Value {

@@ -121,6 +121,9 @@ func isSameAs(in *interp, v python.Value, a *args) bool {
 }
 
 func (in *interp) modulo(v python.Value, n int) int64 {
+	if b, ok := v.(*big.Int); ok && n > 0 {
+		return new(big.Int).Mod(b, big.NewInt(int64(n))).Int64()
+	}
 	i, f, isInt, ok := python.Number(v)
 	if !ok {
 		in.defined(v)

@@ -140,6 +140,20 @@ func Number(v Value) (i int64, f float64, isInt, ok bool) {
 	return 0, 0, false, false
 }
 
+// Integer returns an integer as an int64 where it fits.
+func Integer(b *big.Int) Value {
+	if b.IsInt64() {
+		return b.Int64()
+	}
+	return b
+}
+
+// WholeOf returns a finite float without its fraction, as an integer.
+func WholeOf(f float64) Value {
+	b, _ := big.NewFloat(f).Int(nil)
+	return Integer(b)
+}
+
 // Equal is Python's ==. The meter bounds the depth.
 func (m *Meter) Equal(a, b Value) bool {
 	m.Enter()
