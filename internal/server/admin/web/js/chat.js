@@ -1,5 +1,5 @@
 // The chat: conversations at the side, turns in the middle, a box to write in.
-import { h, tool, icons, copy, download } from "./dom.js";
+import { h, tool, icons, copy, download, paced } from "./dom.js";
 import { live, on } from "./live.js";
 import { markdown } from "./markdown.js";
 import { chats } from "./chats.js";
@@ -16,7 +16,7 @@ let running = null; // { turn, abort }: it continues while another page is shown
 export function chatPage(view) {
   const side = h("aside", { class: "chats", "aria-label": "Conversations" });
   const log = h("div", { class: "log", role: "log", "aria-label": "Conversation" });
-  const box = h("textarea", { id: "prompt", rows: 1, placeholder: "Ask the cluster", "aria-label": "Message", autofocus: true });
+  const box = h("textarea", { id: "prompt", rows: 1, placeholder: "Ask the cluster", dir: "auto", "aria-label": "Message", autofocus: true });
   const send = h("button", { class: "main", type: "submit" }, "Send");
   const stop = h("button", { type: "button", onclick: () => { running?.abort.abort(); home(); } }, "Stop");
   const note = h("span", { class: "note", role: "status" });
@@ -44,14 +44,14 @@ export function chatPage(view) {
   }
 
   const row = c => h("div", { class: c.id === chats.current.id ? "row on" : "row", "data-chat": c.id },
-    h("button", { class: "open", type: "button", title: c.title, onclick: () => { chats.open(c.id); side.classList.remove("open"); all(); } }, c.title),
+    h("button", { class: "open", type: "button", dir: "auto", title: c.title, onclick: () => { chats.open(c.id); side.classList.remove("open"); all(); } }, c.title),
     h("span", { class: "del" }, tool("Rename " + c.title, icons.rename, () => rename(c)),
       tool("Delete " + c.title, icons.close, () => { if (running && c.turns.includes(running.turn)) running.abort.abort(); chats.remove(c.id); all(); home(); })));
 
   // rename replaces the name by a field. Enter, or leaving the field, stores the new name; Escape does not.
   function rename(c) {
     const at = rows.querySelector(`[data-chat="${c.id}"] .open`);
-    const field = h("input", { class: "open", value: c.title, maxLength: 200, "aria-label": "Name of the conversation" });
+    const field = h("input", { class: "open", dir: "auto", value: c.title, maxLength: 200, "aria-label": "Name of the conversation" });
     let over = false;
     const end = kept => {
       if (over) return;
@@ -60,7 +60,8 @@ export function chatPage(view) {
       list();
     };
     field.addEventListener("keydown", e => {
-      if (e.key !== "Enter" && e.key !== "Escape") return;
+      if (e.key !== "Enter" && e.key !== "Escape" || e.isComposing) return;
+      e.stopPropagation(); // Escape would also stop an answer
       end(e.key === "Enter");
       rows.querySelector(`[data-chat="${c.id}"] .open`)?.focus();
     });
@@ -123,15 +124,15 @@ export function chatPage(view) {
     return e;
   }
 
-  const asked = turn => h("article", { class: "turn user", "aria-label": "You" }, h("div", { class: "text" }, turn.content),
+  const asked = turn => h("article", { class: "turn user", "aria-label": "You" }, h("div", { class: "text", dir: "auto" }, turn.content),
     h("div", { class: "tools" }, tool("Edit and ask again", icons.edit, () => edit(turn))));
 
   function fill(turn) {
     const e = shown.get(turn), writing = running?.turn === turn;
     if (!e) return;
     e.setAttribute("aria-busy", writing);
-    const text = h("div", { class: writing ? "text caret" : "text" }, turn.form === "text" ? h("div", { class: "plain" }, turn.content) : markdown(turn.content));
-    e.replaceChildren(...[turn.thought && h("div", { class: "thought" }, turn.thought), text, turn.outages?.map(broke), turn.error && h("div", { class: "error", role: "alert" }, turn.error), !writing && figures(turn)].flat().filter(Boolean));
+    const text = h("div", { class: writing ? "text caret" : "text" }, turn.form === "text" ? h("div", { class: "plain", dir: "auto" }, turn.content) : markdown(turn.content));
+    e.replaceChildren(...[turn.thought && h("div", { class: "thought", dir: "auto" }, turn.thought), text, turn.outages?.map(broke), turn.error && h("div", { class: "error", role: "alert" }, turn.error), !writing && figures(turn)].flat().filter(Boolean));
   }
 
   const broke = o => h("div", { class: "broke", "data-event": o.id }, h("span", {}, h("b", {}, title(o) + ". "), outcome(o), " ", h("a", { href: "#faults" }, "Details")));
@@ -163,17 +164,13 @@ export function chatPage(view) {
     note.textContent = !running ? live.trouble : !f?.first ? "reading the prompt\u2026" : (per ? per + " tok/s, " : "") + "first token " + duration(f.first);
   }
 
-  let due = 0;
-  function changed() { // at most once a frame
-    due ||= requestAnimationFrame(() => {
-      due = 0;
-      if (!running) return;
-      const low = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
-      fill(running.turn);
-      busy();
-      if (low) log.scrollTop = log.scrollHeight;
-    });
-  }
+  const changed = paced(() => {
+    if (!running) return;
+    const low = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+    fill(running.turn);
+    busy();
+    if (low) log.scrollTop = log.scrollHeight;
+  });
 
   async function run() {
     const chat = chats.current, turns = [...chat.turns], turn = { role: "assistant" };
@@ -222,7 +219,7 @@ export function chatPage(view) {
     if (e.key === "ArrowUp" && !box.value && !running) { e.preventDefault(); edit(chats.current.turns.findLast(t => t.role === "user")); }
   });
   const keyed = e => {
-    if (e.key === "Escape" && running && !document.querySelector("dialog[open]")) { running.abort.abort(); home(); return; }
+    if (e.key === "Escape" && !e.isComposing && running && !document.querySelector("dialog[open]")) { running.abort.abort(); home(); return; }
     if (typing(e)) return;
     if (e.key === "n") anew(); else if (e.key === "s") drawer(label); else if (e.key === "/") { side.classList.add("open"); seek.hidden = false; seek.focus(); } else return;
     e.preventDefault();

@@ -1,5 +1,7 @@
 // Conversations, kept in this browser and nowhere else, unless they are exported. Several tabs keep them
 // together: each reads what the others have written before it writes.
+import { store, stored } from "./dom.js";
+
 const KEY = "shoal.chats", MOST = 200;
 const FORMAT = "shoal-chats";
 
@@ -7,7 +9,7 @@ const fresh = () => ({ id: crypto.getRandomValues(new Uint32Array(2)).join("-"),
 
 function load() {
   try {
-    const list = JSON.parse(localStorage.getItem(KEY) || "[]");
+    const list = JSON.parse(stored(KEY) || "[]");
     return Array.isArray(list) ? list.filter(c => c && Array.isArray(c.turns)) : [];
   } catch { return []; }
 }
@@ -115,14 +117,15 @@ export const chats = {
 
   /** write keeps the list; false: not all of it had room. */
   write() {
-    for (let n = this.list.length; n >= 0; n = Math.floor(n / 2)) {
-      try {
-        localStorage.setItem(KEY, JSON.stringify(this.list.slice(0, n)));
-        known = ids(this.list.slice(0, n));
-        return n === this.list.length;
-      } catch { /* full */ }
-      if (!n) return false;
+    const fits = n => store(KEY, JSON.stringify(this.list.slice(0, n)));
+    let least = 0, most = this.list.length, n = most;
+    while (least < most) { // the largest number of them that has room
+      if (fits(n)) least = n; else most = n - 1;
+      n = Math.ceil((least + most) / 2);
     }
+    if (!least) fits(0);
+    known = ids(this.list.slice(0, least));
+    return least === this.list.length;
   },
 };
 

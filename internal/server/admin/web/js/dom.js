@@ -74,6 +74,31 @@ export function download(name, type, text) {
   setTimeout(() => URL.revokeObjectURL(url), 60000);
 }
 
+/** stored reads the browser's storage, which may be blocked; store writes it, and reports whether it could. */
+export function stored(key) {
+  try { return localStorage.getItem(key); } catch { return null; }
+}
+
+export function store(key, value) {
+  try { localStorage.setItem(key, value); return true; } catch { return false; }
+}
+
+/** paced returns a function that calls draw in the next frame. If draw is slow, it takes at most a fifth of the time:
+    the page then stays responsive while a long answer grows. */
+export function paced(draw) {
+  let due = false, pause = 0;
+  return () => {
+    if (due) return;
+    due = true;
+    setTimeout(() => requestAnimationFrame(() => {
+      due = false;
+      const began = performance.now();
+      draw();
+      pause = 4 * (performance.now() - began);
+    }), pause);
+  };
+}
+
 /** copy puts text on the clipboard, also where the page is not a secure context. */
 export async function copy(text) {
   try {

@@ -1,5 +1,5 @@
 // Jobs and batches: what waits, runs and has ended, with its result; new ones; cancelling.
-import { h, tool, icons, copy, freshen, keep } from "./dom.js";
+import { h, tool, icons, copy, freshen, keep, paced } from "./dom.js";
 import { get, now, send, stream } from "./net.js";
 import { ago, count, many } from "./format.js";
 import { request, asText } from "./settings.js";
@@ -11,7 +11,7 @@ const age = t => ago(1000 * t, now());
 export function jobsPage(view) {
   const problem = h("div", { class: "error", role: "alert", hidden: true });
   const say = e => { problem.hidden = !e; problem.textContent = e ? e.message : ""; };
-  const prompt = h("textarea", { id: "job", rows: 2, placeholder: "A prompt, answered whatever fails meanwhile" });
+  const prompt = h("textarea", { id: "job", rows: 2, dir: "auto", placeholder: "A prompt, answered whatever fails meanwhile" });
   const most = h("input", { type: "number", min: 1, value: 256, "aria-label": "Most tokens" });
   const file = h("input", { type: "file", accept: ".jsonl,application/jsonl", "aria-label": "Batch file" });
   const counts = h("div", { class: "counts" }), table = h("tbody"), lines = h("div", { class: "batches" }), open = new Map(), rows = new Map();
@@ -57,7 +57,7 @@ export function jobsPage(view) {
   }
 
   function jobRow(j) {
-    const name = h("button", { class: j.prompt_preview ? "quiet said" : "quiet said mono", type: "button", "aria-expanded": open.has(j.id), title: j.id, onclick: () => toggle(j) }, j.prompt_preview || j.id.slice(0, 14) + "\u2026");
+    const name = h("button", { class: j.prompt_preview ? "quiet said" : "quiet said mono", type: "button", dir: "auto", "aria-expanded": open.has(j.id), title: j.id, onclick: () => toggle(j) }, j.prompt_preview || j.id.slice(0, 14) + "\u2026");
     return h("tr", { "data-job": j.id }, h("td", { class: "what" }, name, h("span", { class: "dim small answer" }, j.batch_id && h("span", { class: "chip" }, "batch"), j.error ? j.error.message : j.answer_preview || (j.state === "queued" ? "waits" : "\u00a0"))),
       h("td", {}, h("span", { class: look[j.state] || "chip", title: j.error ? j.error.message : "" }, j.state)),
       h("td", { class: "num" }, count(j.events)), h("td", { class: "num" }, j.attempt || ""), h("td", { class: "num dim" }, age(j.created_at)), h("td", { class: "dim" }, j.durability === "single" ? "1" : j.replicas),
@@ -74,9 +74,8 @@ export function jobsPage(view) {
     const it = { abort: new AbortController(), row: h("tr", { class: "result" }, h("td", { colSpan: 7 }, h("div", {}, text, end))) };
     open.set(j.id, it);
     refresh();
-    let whole = "", due = 0;
-    const write = () => { due = 0; text.replaceChildren(...markdown(whole)); };
-    const draw = () => { due ||= requestAnimationFrame(write); };
+    let whole = "";
+    const write = () => text.replaceChildren(...markdown(whole)), draw = paced(write);
     try {
       for await (const e of stream("/v1/jobs/" + j.id + "/events?from=0", undefined, it.abort.signal)) {
         if (e.object === "job.end") write(), end.replaceChildren(e.state + ", " + many(e.events, "token") + ", " + j.id + (e.error ? ": " + e.error.message : ""), " ", tool("Copy the answer", icons.copy, () => copy(whole)));

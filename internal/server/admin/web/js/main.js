@@ -1,5 +1,5 @@
 // The bar, the pages behind it, and the news that show on every page.
-import { h, freshen } from "./dom.js";
+import { h, freshen, store, stored } from "./dom.js";
 import { live, age, on, start } from "./live.js";
 import { now } from "./net.js";
 import { rate } from "./format.js";
@@ -15,7 +15,7 @@ const view = document.getElementById("view");
 let leave = () => {};
 
 function show() {
-  const name = location.hash.slice(1) in pages ? location.hash.slice(1) : "chat";
+  const name = Object.hasOwn(pages, location.hash.slice(1)) ? location.hash.slice(1) : "chat";
   leave();
   for (const a of document.querySelectorAll("nav a")) {
     if (a.hash === "#" + name) a.setAttribute("aria-current", "page"); else a.removeAttribute("aria-current");
@@ -52,12 +52,12 @@ function news({ event: e }) {
 }
 
 function theme() {
-  const root = document.documentElement, kept = localStorage.getItem("shoal.theme");
+  const root = document.documentElement, kept = stored("shoal.theme");
   if (kept) root.dataset.theme = kept;
   document.getElementById("theme").addEventListener("click", () => {
     const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     root.dataset.theme = dark ? "light" : "dark";
-    localStorage.setItem("shoal.theme", root.dataset.theme);
+    store("shoal.theme", root.dataset.theme);
   });
 }
 

@@ -5,16 +5,26 @@ import { h, copy } from "./dom.js";
 import { highlight } from "./highlight.js";
 
 /** markdown renders an answer. */
-export function markdown(text) {
+export function markdown(text = "") {
   if (bare(text)) return [code(text, guess(text))];
+  if (crowded(text)) return [plainText(text)];
   let tokens;
   try {
     tokens = lexer(text, { gfm: true, breaks: true });
   } catch { // whatever a model writes
-    return [h("p", {}, text)];
+    return [plainText(text)];
   }
-  return deep(tokens, deepest) ? [h("p", {}, text)] : blocks(tokens);
+  return deep(tokens, deepest) ? [plainText(text)] : blocks(tokens, auto);
 }
+
+// The direction of an outer block, with all that is in it, is that of its first letter that has a direction.
+const auto = { dir: "auto" };
+const plainText = text => h("p", auto, text);
+
+// A model that repeats "**a" or "a_b": the time that marked takes grows with the square of the marks in a
+// paragraph, an item or a row. Marks in a block of code are none.
+const mostMarks = 1500;
+const crowded = text => text.replace(/```[^]*?(?:```|$)/g, "").split(/\n\s*\n|\n(?=\s*(?:[-*+#>|]|\d+[.)]))/).some(p => (p.match(/[*_~]/g) || []).length > mostMarks);
 
 // A model that repeats "- " or ">" nests as deep as its answer is long: the browser's stack would end.
 const deepest = 64;
@@ -26,20 +36,20 @@ const starts = /^\s*(?:func|package|type|import|var|const|def|class|struct|enum|
 const bare = text => starts.test(text) && !text.includes("```") && /[{:;)]\s*(?:\n|$)/.test(text);
 const guess = text => /^\s*(?:def|class|import \w+$)/m.test(text) && !text.includes("{") ? "python" : /:=|\bfunc\b|^package /m.test(text) ? "go" : "code";
 
-const blocks = tokens => tokens.map(block).filter(Boolean);
+const blocks = (tokens, way) => tokens.map(t => block(t, way)).filter(Boolean);
 const inlines = tokens => (tokens || []).map(inline);
 
-function block(t) {
+function block(t, way = {}) {
   switch (t.type) {
     case "space": case "def": return null;
-    case "heading": return h("h" + Math.min(t.depth + 1, 6), {}, inlines(t.tokens));
-    case "paragraph": return h("p", {}, inlines(t.tokens));
+    case "heading": return h("h" + Math.min(t.depth + 1, 6), way, inlines(t.tokens));
+    case "paragraph": return h("p", way, inlines(t.tokens));
     case "text": return t.tokens ? h("span", {}, inlines(t.tokens)) : document.createTextNode(plain(t));
     case "code": return code(t.text, t.lang || "");
-    case "blockquote": return h("blockquote", {}, blocks(t.tokens));
+    case "blockquote": return h("blockquote", way, blocks(t.tokens));
     case "hr": return h("hr");
-    case "list": return h(t.ordered ? "ol" : "ul", t.ordered && t.start > 1 ? { start: t.start } : {}, t.items.map(item));
-    case "table": return h("table", {}, h("thead", {}, h("tr", {}, t.header.map(c => h("th", {}, inlines(c.tokens))))),
+    case "list": return h(t.ordered ? "ol" : "ul", t.ordered && t.start > 1 ? { start: t.start, ...way } : way, t.items.map(item));
+    case "table": return h("table", way, h("thead", {}, h("tr", {}, t.header.map(c => h("th", {}, inlines(c.tokens))))),
       h("tbody", {}, t.rows.map(r => h("tr", {}, r.map(c => h("td", {}, inlines(c.tokens)))))));
     default: return h("p", {}, t.raw);
   }

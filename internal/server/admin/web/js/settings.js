@@ -1,11 +1,11 @@
 // How answers are made: the cache policy and sampling, in a drawer, kept in this browser. What
 // is left empty is the server's to say.
-import { h, tool, icons } from "./dom.js";
+import { h, tool, icons, store, stored } from "./dom.js";
 import { live } from "./live.js";
 
 const KEY = "shoal.settings";
 let values = {};
-try { values = JSON.parse(localStorage.getItem(KEY) || "{}") || {}; } catch { /* begin anew */ }
+try { values = JSON.parse(stored(KEY) || "{}") || {}; } catch { /* begin anew */ }
 
 const numbers = [
   ["temperature", "Temperature", { min: 0, max: 2, step: .1 }],
@@ -54,7 +54,7 @@ const policies = {
 export function drawer(changed, at) {
   const keep = (k, v) => {
     if (v === "") delete values[k]; else values[k] = v;
-    localStorage.setItem(KEY, JSON.stringify(values));
+    store(KEY, JSON.stringify(values));
     changed();
   };
   const field = (name, input) => h("label", { class: "field" }, name, input);
@@ -84,7 +84,7 @@ export function drawer(changed, at) {
       h("div", { class: "two" }, numbers.map(number), field("Drafts", choose("speculate", [["", "default"], ["off", "off"], ["suffix", "suffix"]]))),
       field("Send as", choose("form", [["", "chat, with the model's template"], ["text", "text that the model continues"]])),
       field("Cache policy: which tokens stay in the KV cache", choice), spec, says,
-      h("div", { class: "head" }, h("button", { type: "button", onclick: () => { values = {}; localStorage.removeItem(KEY); changed(); dialog.close(); } }, "Forget all"), h("span", { class: "end" }), h("button", { class: "main" }, "Done"))));
+      h("div", { class: "head" }, h("button", { type: "button", onclick: () => { values = {}; store(KEY, "{}"); changed(); dialog.close(); } }, "Forget all"), h("span", { class: "end" }), h("button", { class: "main" }, "Done"))));
   document.body.append(dialog);
   dialog.showModal();
   (at === "kv_policy" ? choice : dialog.querySelector("[name=system]")).focus();

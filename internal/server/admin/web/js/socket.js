@@ -15,7 +15,7 @@ export function socket(id) {
   const problem = h("div", { class: "bad small", role: "status" });
   const drain = drainer(id, problem);
   const box = h("li", { class: "card socket", "data-node": id },
-    h("div", { class: "head" }, h("h3", {}, id), state, room), memory, held, list, h("div", { class: "foot" }, foot, drain.button), problem);
+    h("div", { class: "head" }, h("h3", { title: id }, id), state, room), memory, held, list, h("div", { class: "foot" }, foot, drain.button), problem);
 
   function draw(n, sequences, seconds) {
     const gone = n.word === "gone";
