@@ -172,6 +172,10 @@ func TestGrammars(t *testing.T) {
 	}{
 		{KindChoice, `["yes","no"]`, []string{"yes", "no"}, []string{"", "y", "yesno"}},
 		{KindRegex, `(?i)ab+c`, []string{"abc", "ABBC"}, []string{"ac"}},
+		{KindRegex, `(?i:a)b|c`, []string{"Ab", "ab", "c"}, []string{"aB", "AB", "C"}},
+		{KindRegex, `((?i)a|b)c(?s:.)(?i:d(?-i:e))`, []string{"Bc\nDe", "acxde"}, []string{"aC\nde", "acxdE"}},
+		{KindRegex, `(?x:a b) c`, []string{"ab c"}, []string{"abc", "a b c"}},
+		{KindRegex, "(?x) a # one of (many\n [ #] \\# # end", []string{"a #", "a##"}, []string{"a#", "a # one"}},
 		{KindRegex, `[\d\-a]{2,3}`, []string{"1-", "aaa"}, []string{"1", "1111"}},
 		{KindRegex, `\p{Lu}\x41\u0042`, []string{"ÉAB"}, []string{"éAB"}},
 		{KindRegex, `^(a|b$)`, []string{"a", "b"}, []string{"ab"}},

@@ -130,6 +130,14 @@ func (p *Parser) seq() *patternNode {
 			p.At++
 			continue
 		}
+		if p.ext && p.Peek() == '#' { // a comment
+			if end := strings.IndexByte(p.Text[p.At:], '\n'); end >= 0 {
+				p.At += end
+			} else {
+				p.At = len(p.Text)
+			}
+			continue
+		}
 		item := p.atom()
 		if item == nil {
 			continue
@@ -245,6 +253,7 @@ func (p *Parser) class(set Runes) *patternNode {
 func (p *Parser) group() *patternNode {
 	p.At++
 	look, not := false, false
+	fold, dot, ext := p.fold, p.dot, p.ext
 	switch {
 	case p.Eat("?:"), p.Eat("?>"):
 	case p.Eat("?="):
@@ -285,6 +294,7 @@ func (p *Parser) group() *patternNode {
 	if !p.Eat(")") {
 		panic(p.fail("a group does not end"))
 	}
+	p.fold, p.dot, p.ext = fold, dot, ext // the flags of (?i:...) end with it
 	if look {
 		return &patternNode{kind: pLook, list: []*patternNode{n}, not: not, marks: true}
 	}
