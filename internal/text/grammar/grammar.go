@@ -140,7 +140,7 @@ func (e *Engine) trim() {
 		next := at.Next()
 		x := at.Value.(*entry)
 		if x.g != nil {
-			total += x.g.bytes.Load()
+			total += x.g.bytes.Load() + x.g.exprs.Load()
 		}
 		if at != e.order.Front() && (e.order.Len() > keptGrammars || total > keptBytes) {
 			e.order.Remove(at)
@@ -156,7 +156,8 @@ type Grammar struct {
 	mu    sync.Mutex
 	m     *machine
 	nodes atomic.Int64 // after the last use
-	bytes atomic.Int64 // approximate
+	bytes atomic.Int64 // approximate, without those of exprs
+	exprs atomic.Int64 // bytes of the expressions' keys and lists
 	full  atomic.Bool  // expressions or frames are at half of their limit
 }
 
@@ -237,6 +238,7 @@ func (g *Grammar) Annotations() []string { return g.m.annotations }
 func (g *Grammar) publishSize() {
 	m := g.m
 	g.nodes.Store(int64(m.Size()))
+	g.exprs.Store(int64(m.Held()))
 	g.bytes.Store(int64(m.held) + int64(m.Size())*192 + int64(len(m.frames))*48 + int64(len(m.exprs))*96 + int64(len(m.names))*48)
 	g.full.Store(len(m.exprs) > maxExprs/2 || len(m.frames) > maxFrames/2)
 }

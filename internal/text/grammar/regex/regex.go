@@ -78,10 +78,15 @@ type Store struct {
 	memo    map[uint64]ID
 
 	limit     int // maximum number of nodes
+	held      int // bytes of their keys and lists
 	key       []byte
 	requested int // derivatives computed, for the budget
 	fuel      int
 }
+
+// maxHeld bounds the bytes of keys and lists. One state of a?a?a?... has a list as long as the pattern, and there are
+// as many such states.
+const maxHeld = 192 << 20
 
 // TooLarge is the panic of a store that has reached its limits.
 type TooLarge struct{ What string }
@@ -139,6 +144,9 @@ func (x *Store) intern(n regexNode) ID {
 	k := x.keyOf(&n)
 	if id, ok := x.index[string(k)]; ok {
 		return id
+	}
+	if x.held += len(k) + 4*len(n.list); x.held > maxHeld {
+		panic(TooLarge{"its states need too much memory"})
 	}
 	n.list = slices.Clone(n.list)
 	id := x.push(n)
@@ -442,6 +450,9 @@ func (x *Store) Nullable(r ID) bool { return x.nodes[r].nullable }
 
 // Size returns the number of expressions.
 func (x *Store) Size() int { return len(x.nodes) }
+
+// Held returns the bytes of the keys and lists of all expressions.
+func (x *Store) Held() int { return x.held }
 
 // Complemented returns a if r matches any string except a.
 func (x *Store) Complemented(r ID) (a ID, ok bool) {
