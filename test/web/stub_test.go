@@ -40,7 +40,8 @@ func stub(t *testing.T) string {
 	}
 	cluster := wire.ClusterState{Model: long, Policy: "full", Epoch: 7, WaitingReason: long}
 	for i := range 3 {
-		cluster.Nodes = append(cluster.Nodes, wire.NodeState{ID: fmt.Sprint(long, i), State: "ready", Share: 0.3, KVBudgetBytes: 1 << 30, Reason: long})
+		cluster.Nodes = append(cluster.Nodes, wire.NodeState{
+			ID: fmt.Sprint(long, i), State: "ready", Share: 0.3, KVBudgetBytes: 1 << 30, Reason: long})
 	}
 	for range 512 {
 		cluster.Sequences = append(cluster.Sequences, wire.SequenceState{Node: cluster.Nodes[0].ID, State: "decode", KVFull: 1})
@@ -56,8 +57,9 @@ func stub(t *testing.T) string {
 	mux.HandleFunc("/v1/cluster/history", func(w http.ResponseWriter, _ *http.Request) { reply(w, map[string]any{"data": []int{}}) })
 	mux.HandleFunc("/v1/events", func(w http.ResponseWriter, r *http.Request) { events(w, r, ": none\n\n") })
 	mux.HandleFunc("/v1/batches", func(w http.ResponseWriter, _ *http.Request) {
+		errs := map[string]any{"data": []any{map[string]string{"message": long}}}
 		reply(w, map[string]any{"data": []any{map[string]any{"id": long, "status": "failed", "endpoint": "/" + long, "created_at": 1,
-			"request_counts": map[string]int{"total": 9, "completed": 1, "failed": 8}, "errors": map[string]any{"data": []any{map[string]string{"message": long}}}}}})
+			"request_counts": map[string]int{"total": 9, "completed": 1, "failed": 8}, "errors": errs}}})
 	})
 	mux.HandleFunc("/v1/jobs", func(w http.ResponseWriter, _ *http.Request) {
 		var jobs []any
@@ -65,7 +67,8 @@ func stub(t *testing.T) string {
 			jobs = append(jobs, map[string]any{"id": fmt.Sprint("job-", i), "state": "dead", "events": 1234567, "attempt": 3, "created_at": 1,
 				"durability": "single", "prompt_preview": long, "error": map[string]string{"message": long}})
 		}
-		reply(w, map[string]any{"data": jobs, "store": "ok", "counts": map[string]int{"queued": 123456, "running": 1234, "completed": 9876543, "dead": 4321, "cancelled": 99999}})
+		reply(w, map[string]any{"data": jobs, "store": "ok",
+			"counts": map[string]int{"queued": 123456, "running": 1234, "completed": 9876543, "dead": 4321, "cancelled": 99999}})
 	})
 	mux.HandleFunc("/v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
 		events(w, r, `data: {"choices": [{"delta": {"content": "An answer without an end "}}]}`+"\n\n")
