@@ -33,11 +33,14 @@ func Count(votes, q []float32, ldq, n, first, g int, score tensor.Score, l tenso
 	row := make([]float32, first+n)
 	for i := range n {
 		hi := min(among.Hi, first+i+1)
+		if hi <= among.Lo { // the token is before the span
+			continue
+		}
 		for h := range g {
 			clear(row)
 			tensor.AttentionMass(row[:first+i+1], q[i*ldq+h*l.KDim:], ldq, 1, first+i, 1, score, l, blocks, s)
 			sum := 0.0
-			for _, x := range row[among.Lo:max(among.Lo, hi)] {
+			for _, x := range row[among.Lo:hi] {
 				sum += float64(x)
 			}
 			if sum == 0 { // none is seen, or their shares are too small for float32
