@@ -125,8 +125,9 @@ func (c clusters) centroids(s *kvcache.Statistics, members [][]int32) []float32 
 	return means
 }
 
-// parts returns the number of segments of n clustered keys. part is the range of one of them.
-func (c clusters) parts(n int) int            { return max(1, (n+c.segment/2)/c.segment) }
+// parts returns the number of segments of n clustered keys: at most that of all clusters, of which each segment has
+// at least one. part is the range of one of them.
+func (c clusters) parts(n int) int            { return max(1, min((n+c.segment/2)/c.segment, c.most(0, n))) }
 func (c clusters) part(n, i int) (lo, hi int) { return i * n / c.parts(n), (i + 1) * n / c.parts(n) }
 
 // most returns the maximum number of centroids of a segment.

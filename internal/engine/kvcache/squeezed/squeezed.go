@@ -23,8 +23,8 @@ import (
 //
 // All query heads of a KV head read what any of them selects, so thresholds are set on the largest
 // share of a group: sparsity is then the fraction of bytes that stay unread. Contexts longer than
-// segment are clustered in equal parts of about that size, so the time of clustering is linear. A
-// step selects among all clusters.
+// segment are clustered in equal parts of about that size, so the time of clustering is linear. Parts are
+// larger if clusters=C gives a part less than one cluster. A step selects among all clusters.
 var Method = method.Method{Name: "squeezed", Params: []method.Param{
 	method.Share("clusters", 50, 5, 500), {Key: "levels", Value: 1, Min: 1, Max: 2}, method.Share("sparsity", 900, 0, 999),
 	method.Size("tail", 64, 1), method.Size("obs", 100, 2), method.Size("segment", 8192, 64),
