@@ -403,7 +403,7 @@ func (s *Store) trimTo(tokens int) {
 			}
 		}
 	}
-	if !rings {
+	if !rings && tokens == s.tokens { // of a running step, blocks beyond the committed tokens stay
 		s.trimmed = s.changes + 1
 	}
 }
