@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/shoal-llm/shoal/collective"
 )
 
 // users are the logins of one embedded server. Each connection that this process opens has one: a
@@ -26,12 +28,23 @@ type users struct {
 	secrets func() []string // accepted secrets, the current one first
 	addr    func() string   // of the listener; nil: no tickets
 
-	mu      sync.Mutex
-	byToken map[string]*server.User
+	mu       sync.Mutex
+	byToken  map[string]*server.User
+	admitted map[string]admitted // by nonce, for reloads: a secret that a peer logged in with may have changed since
+	nonces   []string            // of admitted, oldest first
 }
 
+// admitted is a connection that was let in by a ticket.
+type admitted struct {
+	ticket      string
+	permissions *server.Permissions
+}
+
+// keptNonces bounds users.admitted. The newest connections are those of the newest epochs.
+const keptNonces = 4 * collective.MaxRanks
+
 func newUsers(cluster string, secrets func() []string, addr func() string) *users {
-	return &users{cluster: cluster, secrets: secrets, addr: addr, byToken: map[string]*server.User{}}
+	return &users{cluster: cluster, secrets: secrets, addr: addr, byToken: map[string]*server.User{}, admitted: map[string]admitted{}}
 }
 
 const ticketWord = "hear"
@@ -71,6 +84,29 @@ func (u *users) admit(ticket, nonce string) *server.Permissions {
 	return subscribePermissions(newSubjects(u.cluster, part[1], uint32(epoch), int(rank)))
 }
 
+// admitOnce is admit, or returns the permissions of a connection that was admitted before: a server has another nonce for
+// each connection.
+func (u *users) admitOnce(ticket, nonce string) *server.Permissions {
+	u.mu.Lock()
+	before, known := u.admitted[nonce]
+	u.mu.Unlock()
+	if known && hmac.Equal([]byte(before.ticket), []byte(ticket)) {
+		return before.permissions
+	}
+	p := u.admit(ticket, nonce)
+	if p == nil || known {
+		return p
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.nonces) == keptNonces {
+		delete(u.admitted, u.nonces[0])
+		u.nonces = append(u.nonces[:0], u.nonces[1:]...)
+	}
+	u.nonces, u.admitted[nonce] = append(u.nonces, nonce), admitted{ticket, p}
+	return p
+}
+
 // mint creates a login; drop revokes it.
 func (u *users) mint(as *server.User) (token string) {
 	var secret [24]byte
@@ -96,7 +132,7 @@ func (u *users) Check(c server.ClientAuthentication) bool {
 	as := u.byToken[c.GetOpts().Token]
 	u.mu.Unlock()
 	if as == nil {
-		p := u.admit(c.GetOpts().Token, string(c.GetNonce()))
+		p := u.admitOnce(c.GetOpts().Token, string(c.GetNonce()))
 		if p == nil {
 			return false
 		}
