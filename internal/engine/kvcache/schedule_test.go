@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -249,6 +250,131 @@ func TestRefusedTokensLeaveNoBlock(t *testing.T) {
 			s.Rollback()
 			if want := ResidentBytes(g, 6, 6, p); s.Bytes() != want || a.Used() != want {
 				t.Fatalf("a step of %d tokens, one more refused %v: %d bytes are left, arena %d, want %d", n, refused, s.Bytes(), a.Used(), want)
+			}
+		}
+	})
+}
+
+// turning is a rotation by n positions.
+func turning(kdim int) Rope {
+	return func(n int) (cos, sin []float32) {
+		cos, sin = make([]float32, kdim/2), make([]float32, kdim/2)
+		for i := range cos {
+			a := float64(n) / float64(3+5*i)
+			cos[i], sin[i] = float32(math.Cos(a)), float32(math.Sin(a))
+		}
+		return cos, sin
+	}
+}
+
+// read1 is the attention of the query of the token at pos to a head of a store, as bits.
+func read1(s *Store, layer, head, pos int) []uint32 {
+	l, g := s.g.LayoutOf(layer), s.g.group()
+	q := make([]float32, g*l.KDim)
+	for i := range q {
+		q[i] = float32((pos*13+layer*5+head*3+i*7)%29)/29 - 0.5
+	}
+	scratch := new(tensor.AttnScratch)
+	blocks, n, valid := s.View(layer, head, pos, q, tensor.Score{Scale: 0.3}, turning(l.KDim), scratch)
+	out := make([]float32, g*l.VDim)
+	tensor.Attend(out, q, g, tensor.Score{Scale: 0.3}, l, blocks, n, valid, scratch)
+	bits := make([]uint32, len(out))
+	for i, x := range out {
+		bits[i] = math.Float32bits(x)
+	}
+	return bits
+}
+
+// A token reads the same bits in a step of any number of tokens, in an owner's cache and in a replica.
+func TestAnyStepReadsTheSame(t *testing.T) {
+	shapes := []Geometry{small, windowed, mixed,
+		{Layers: 3, KVHeads: 2, Group: 2, Layout: tensor.KVLayout{Type: tensor.Int8, KDim: 32, VDim: 32}, Windows: []int{0, 100, 0}, Chunked: true},
+		{Layers: 2, KVHeads: 1, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 16, VDim: 8}},
+		{Layers: 2, KVHeads: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 16, VDim: 16}, Windows: []int{1, 0}}}
+	rapid.Check(t, func(r *rapid.T) {
+		p, g := drawPolicy(r), rapid.SampledFrom(shapes).Draw(r, "shape")
+		prompt := rapid.OneOf(rapid.IntRange(1, 5), rapid.IntRange(1, 300)).Draw(r, "prompt")
+		if p = p.For(prompt); g.Fits(p) != nil {
+			r.Skip()
+		}
+		a := memory.NewArena(1 << 30)
+		defer a.Close()
+		build := func() *Store {
+			part := NewPrefill(a, g, tensor.Span{Lo: 0, Hi: g.KVHeads})
+			if err := part.Reserve(prompt); err != nil {
+				r.Fatal(err)
+			}
+			write(part, 0, prompt)
+			part.Commit(prompt)
+			o, _, err := handOver(p, []*Store{part}, 0)
+			if err != nil {
+				r.Fatal(p.Spec(), err)
+			}
+			return o
+		}
+		s, twin, replica := build(), build(), build()
+		for range rapid.IntRange(1, 6).Draw(r, "steps") {
+			from, n := s.Tokens(), rapid.OneOf(rapid.IntRange(1, 3), rapid.IntRange(1, 150)).Draw(r, "tokens")
+			keep := rapid.IntRange(0, n).Draw(r, "accepted")
+			if err := s.Reserve(from + n); err != nil {
+				r.Fatal(err)
+			}
+			all := make([][][]uint32, g.Layers*g.KVHeads) // [layer][head][token]
+			for layer := range g.Layers {
+				together, _ := s.BatchedDecode(layer, from, n)
+				for head := range g.KVHeads {
+					var got [][]uint32
+					if together {
+						writeHead(s, layer, head, from, from+n)
+					}
+					for i := range n {
+						if !together {
+							writeHead(s, layer, head, from+i, from+i+1)
+						}
+						got = append(got, read1(s, layer, head, from+i))
+						attention := make([]float32, s.Len(layer, head))
+						for slot := range attention {
+							attention[slot] = attentionOf(head, s.Position(layer, head, slot)+from+i)
+						}
+						s.Observe(layer, head, attention)
+					}
+					all[layer*g.KVHeads+head] = got
+				}
+			}
+			if !p.Scored() {
+				if err := replica.Reserve(from + n); err != nil {
+					r.Fatal(err)
+				}
+				b := s.StepBlock(from, n)
+				if _, err := b.Store(append1(b, s), replica); err != nil {
+					r.Fatal(err)
+				}
+				replica.Commit(keep)
+			}
+			s.Commit(keep)
+			for i := range keep {
+				if err := twin.Reserve(from + i + 1); err != nil {
+					r.Fatal(err)
+				}
+				write(twin, from+i, from+i+1)
+				for layer := range g.Layers {
+					for head := range g.KVHeads {
+						if got, want := all[layer*g.KVHeads+head][i], read1(twin, layer, head, from+i); !slices.Equal(got, want) {
+							r.Fatalf("%s: token %d of %d from %d, layer %d, head %d: %x, alone %x", p.Spec(), i, n, from, layer, head, got, want)
+						}
+					}
+				}
+				observeToken(twin, from+i)
+				twin.Commit(1)
+			}
+			if got, want := dump(s), dump(twin); got != want {
+				r.Fatalf("%s: %s", p.Spec(), diff(got, want))
+			}
+			if p.Scored() {
+				continue
+			}
+			if got, want := dump(replica), dump(twin); got != want {
+				r.Fatalf("%s: a replica: %s", p.Spec(), diff(got, want))
 			}
 		}
 	})
