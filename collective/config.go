@@ -32,8 +32,9 @@ type Config struct {
 	// operations overtake large ones.
 	ChunkBytes int
 
-	// A peer may be ahead of this rank by messages of at most WindowOps
-	// operations (default 64) and WindowBytes bytes (default 256 MiB).
+	// A peer may be ahead of this rank by messages of at most WindowOps operations (default 1024) and WindowBytes bytes
+	// (default 256 MiB). Ranks do not wait for one that owns nothing of an axis, so they may be ahead of it by the
+	// operations of a whole step: those of all layers.
 	WindowOps   int
 	WindowBytes int
 
@@ -62,7 +63,7 @@ func (c Config) ensureDefaults() Config {
 	c.Rate = cmp.Or(c.Rate, 32e6)
 	c.OneShotBytes = cmp.Or(c.OneShotBytes, 64<<10)
 	c.ChunkBytes = cmp.Or(c.ChunkBytes, 63<<10)
-	c.WindowOps = cmp.Or(c.WindowOps, 64)
+	c.WindowOps = cmp.Or(c.WindowOps, 1024)
 	c.WindowBytes = cmp.Or(c.WindowBytes, 256<<20)
 	return c
 }

@@ -156,6 +156,50 @@ func TestWindow(t *testing.T) {
 	}
 }
 
+// A rank that owns nothing sends nothing, so its peers may be ahead of it by a step of a model with many layers.
+func TestSlowRankThatOwnsNothing(t *testing.T) {
+	const layers, perLayer, patience = 126, 4, time.Minute
+	groups := make([]*Group, 2)
+	for r, end := range NewMemory(2) {
+		var err error
+		if groups[r], err = NewGroup(Config{Rank: r, Size: 2, Deadline: patience}, end); err != nil {
+			t.Fatal(err)
+		}
+		defer groups[r].Close()
+	}
+	for r, g := range groups { // the second rank starts when it has all messages of the first
+		for end := time.Now().Add(patience); r == 1 && g.Stats().MessagesReceived < layers*perLayer; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%+v", g.Stats())
+			}
+		}
+		done := make(chan error, layers*perLayer)
+		recv := make([][][]float32, layers*perLayer)
+		for i := range recv {
+			mine := []float32{float32(i)}
+			if recv[i] = [][]float32{nil, {}}; r == 1 {
+				mine, recv[i] = nil, [][]float32{make([]float32, 1), nil}
+			}
+			g.AllGather(Op(0, uint64(i)), mine, recv[i], func(err error) { done <- err })
+		}
+		for range recv {
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Fatalf("rank %d: %v", r, err)
+				}
+			case <-time.After(patience):
+				t.Fatalf("rank %d: no answer", r)
+			}
+		}
+		for i := range recv {
+			if r == 1 && recv[i][0][0] != float32(i) {
+				t.Fatalf("operation %d brought %v", i, recv[i][0])
+			}
+		}
+	}
+}
+
 func TestSkippedOperation(t *testing.T) {
 	net := pairOf(t, Config{})
 	g := net.groups[0]
