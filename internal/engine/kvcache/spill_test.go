@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/memory"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/rowblock"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -343,5 +344,32 @@ func TestSpillLater(t *testing.T) {
 	}
 	if err := s.Spill(&pagesInMemory{}, now, make([]uint32, 8)); err != nil {
 		t.Error(err)
+	}
+}
+
+// Rows that are in a file cannot be read for another socket: the reader gets an error.
+func TestRowsInFilesAreNotMoved(t *testing.T) {
+	for _, c := range spillCases() {
+		if c.p.ReplacesKeys || c.g.Layout.Type != tensor.BF16 || Spillable(c.g, 800, 800, c.p) == 0 {
+			continue
+		}
+		a := memory.NewArena(1 << 30)
+		part := NewPrefill(a, c.g, tensor.Span{Lo: 0, Hi: c.g.KVHeads})
+		if err := part.Reserve(800); err != nil {
+			t.Fatal(err)
+		}
+		writeNoise(part, 0, 800)
+		part.Commit(800)
+		s, _, err := handOver(c.p, []*Store{part}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spill(t, s)
+		layer := c.g.Layers - 1
+		if _, err := s.ReadRows(nil, s.LayerBlock(layer, 800)); !errors.Is(err, rowblock.Err) {
+			t.Errorf("%s: %v", c.p.Spec(), err)
+		}
+		s.Release()
+		a.Close()
 	}
 }

@@ -129,7 +129,11 @@ func (s *Store) read(dst []byte, at rowblock.Part) error {
 		case rowblock.Numbers:
 			binary.LittleEndian.PutUint32(row, math.Float32bits(t.Scores[slot]))
 		case rowblock.Rows:
-			t.layout.ExportRow(row, of.Read(t.rows()[slot/tensor.BlockSlots]), slot%tensor.BlockSlots)
+			block := t.rows()[slot/tensor.BlockSlots]
+			if block == nil {
+				return fmt.Errorf("%w: slot %d of layer %d, head %d is not in memory", rowblock.Err, slot, at.Layer, at.Head)
+			}
+			t.layout.ExportRow(row, of.Read(block), slot%tensor.BlockSlots)
 		case rowblock.Staged:
 			s.readStaged(row, s.table(at.Layer, at.Head), pos)
 		case rowblock.Records:
