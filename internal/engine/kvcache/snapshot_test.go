@@ -125,3 +125,28 @@ func TestRollBackOfPrompts(t *testing.T) {
 		t.Errorf("%d bytes are left", a.Used())
 	}
 }
+
+// TestCopyIsOfItsTokens: memory for another copy is not the copy that was dropped.
+func TestCopyIsOfItsTokens(t *testing.T) {
+	g := recurrents[0]
+	a := memory.NewArena(1 << 24)
+	defer a.Close()
+	s := NewPrefill(a, g, tensor.Span{Hi: 3})
+	readTo(t, s, tensor.BlockSlots)
+	for name, end := range map[string]func(){"dropped": s.States().DropCopy, "taken": func() { a.Release(s.States().Take(tensor.BlockSlots)) }} {
+		if err := s.States().Save(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.AppendCopy(nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		end()
+		if err := s.States().ReserveCopy(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.AppendCopy(nil, 0); err == nil {
+			t.Errorf("%s: states that were not copied are sent", name)
+		}
+	}
+	s.Release()
+}

@@ -24,7 +24,7 @@ type Set struct {
 	records [][]byte    // [token of the step after the committed ones]
 
 	saved   [][]byte // copy of blocks, see Save; nil: none
-	savedAt int      // number of tokens in the copy
+	savedAt int      // number of tokens in the copy; -1: it is not filled
 }
 
 // New returns the set of a sequence on a socket with the given KV heads. tokens points to the sequence's
@@ -192,6 +192,7 @@ func (s *Set) ReserveCopy() (err error) {
 	if s.saved, err = s.arena.Alloc(s.cut.BlockBytes(), len(s.blocks)); err != nil {
 		return fmt.Errorf("copy of recurrent states: %w", err)
 	}
+	s.savedAt = -1
 	return nil
 }
 
