@@ -133,7 +133,10 @@ func TestCopyIsOfItsTokens(t *testing.T) {
 	defer a.Close()
 	s := NewPrefill(a, g, tensor.Span{Hi: 3})
 	readTo(t, s, tensor.BlockSlots)
-	for name, end := range map[string]func(){"dropped": s.States().DropCopy, "taken": func() { a.Release(s.States().Take(tensor.BlockSlots)) }} {
+	for name, end := range map[string]func(){
+		"dropped": s.States().DropCopy,
+		"taken":   func() { a.Release(s.States().Take(tensor.BlockSlots)) },
+	} {
 		if err := s.States().Save(); err != nil {
 			t.Fatal(err)
 		}
