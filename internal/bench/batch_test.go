@@ -41,8 +41,8 @@ func TestMedian(t *testing.T) {
 		t.Errorf("%v, want 3.5", x)
 	}
 	c := make(chan time.Duration, 4) // several goroutines write to it
-	for _, d := range []time.Duration{9, 1, 2, 3} {
-		c <- d * time.Second
+	for _, d := range []time.Duration{9 * time.Second, time.Second, 2 * time.Second, 3 * time.Second} {
+		c <- d
 	}
 	if x := drainedMedian(c); x != 2.5 {
 		t.Errorf("%v s, want 2.5", x)
