@@ -13,7 +13,7 @@ import (
 // TestSpilledIsInMemory for policies of any sizes, also without the memory for the pages that stay.
 func TestAnyPolicySpills(t *testing.T) {
 	spills := 0
-	rapid.Check(t, func(r *rapid.T) {
+	check := func(r *rapid.T) {
 		p := drawPolicy(r, "streaming", "snapstream", "sage", "quest", "shadowkv", "squeezed")
 		g := rapid.SampledFrom([]Geometry{
 			{Layers: 3, KVHeads: 2, Group: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 16, VDim: 32}, Windows: []int{0, 40, 0}},
@@ -94,8 +94,11 @@ func TestAnyPolicySpills(t *testing.T) {
 		if used := arenas[1].Used(); used != 0 || file != nil && file.closed != 1 {
 			r.Fatalf("%s: %d bytes are left, and a file closed %d times", p.Spec(), used, file.closed)
 		}
-	})
-	if spills == 0 {
-		t.Error("no sequence spilled")
 	}
+	for range 10 { // a round may draw no sequence that spills
+		if rapid.Check(t, check); spills > 0 {
+			return
+		}
+	}
+	t.Error("no sequence spilled")
 }
