@@ -45,10 +45,14 @@ func TestDrainAnswersWhenItIsRecorded(t *testing.T) {
 func TestDrainWithoutRecord(t *testing.T) {
 	requested := make(chan map[string]uint64, 4)
 	d := serving(t, func(nodes map[string]uint64) { requested <- nodes })
-	if err := d.Drain(t.Context(), "b"); !errors.Is(err, ErrDrainUnrecorded) {
+	err := error(context.DeadlineExceeded) // a machine that stands still for a second gives this as well
+	for i := 0; i < 4 && errors.Is(err, context.DeadlineExceeded); i++ {
+		err = d.Drain(t.Context(), "b")
+		<-requested
+	}
+	if !errors.Is(err, ErrDrainUnrecorded) {
 		t.Errorf("a store that does not write: %v", err)
 	}
-	<-requested
 	answer := make(chan error, 1)
 	go func() { answer <- d.Drain(t.Context(), "b") }()
 	<-requested
