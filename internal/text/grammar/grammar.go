@@ -158,7 +158,7 @@ type Grammar struct {
 	nodes atomic.Int64 // after the last use
 	bytes atomic.Int64 // approximate, without those of exprs
 	exprs atomic.Int64 // bytes of the expressions' keys and lists
-	full  atomic.Bool  // expressions or frames are at half of their limit
+	full  atomic.Bool  // expressions, their memory or frames are at half of their limit
 }
 
 // New compiles a grammar. Errors: *Error, ErrTooComplex.
@@ -240,7 +240,7 @@ func (g *Grammar) publishSize() {
 	g.nodes.Store(int64(m.Size()))
 	g.exprs.Store(int64(m.Held()))
 	g.bytes.Store(int64(m.held) + int64(m.Size())*192 + int64(len(m.frames))*48 + int64(len(m.exprs))*96 + int64(len(m.names))*48)
-	g.full.Store(len(m.exprs) > maxExprs/2 || len(m.frames) > maxFrames/2)
+	g.full.Store(len(m.exprs) > maxExprs/2 || len(m.frames) > maxFrames/2 || m.Held() > regex.MaxHeld/2)
 }
 
 func (g *Grammar) crowded() bool {
@@ -331,13 +331,12 @@ func (s State) Mask() (mask *Mask, err error) {
 	s.g.mu.Lock()
 	defer s.g.mu.Unlock()
 	defer recoverLarge(&err)
+	defer s.g.publishSize() // also at a limit
 	s.g.m.refuel()
 	if s.g.m.held > maxMachine {
 		s.g.m.prune()
 	}
-	mask = s.g.m.maskOf(v, s.s)
-	s.g.publishSize()
-	return mask, nil
+	return s.g.m.maskOf(v, s.s), nil
 }
 
 // prune discards the data that can be recomputed: unreferenced states and their masks.

@@ -26,3 +26,23 @@ func TestMemoryOfStates(t *testing.T) {
 	}
 	runtime.KeepAlive(g)
 }
+
+// The engine compiles a grammar again when the store of its expressions is at half of its memory, so that later requests
+// do not get 'too complex' for states that earlier ones have left.
+func TestFullStoreIsCompiledAgain(t *testing.T) {
+	e := NewEngine(words(t))
+	s := Spec{Kind: KindRegex, Text: strings.Repeat("a?", 6000) + strings.Repeat("a", 3000)}
+	first, err := e.Compile(s)
+	if err == nil {
+		_, err = first.Start().Mask()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if held := first.m.Held(); held < 100<<20 {
+		t.Fatalf("the expressions hold %d MiB only", held>>20)
+	}
+	if again, err := e.Compile(s); err != nil || again == first {
+		t.Errorf("the next request gets the full grammar: %v", err)
+	}
+}

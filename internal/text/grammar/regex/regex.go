@@ -84,9 +84,9 @@ type Store struct {
 	fuel      int
 }
 
-// maxHeld bounds the bytes of keys and lists. One state of a?a?a?... has a list as long as the pattern, and there are
-// as many such states.
-const maxHeld = 192 << 20
+// MaxHeld bounds the bytes of keys and lists of a store. One state of a?a?a?... has a list as long as the pattern, and
+// there are as many such states.
+const MaxHeld = 192 << 20
 
 // TooLarge is the panic of a store that has reached its limits.
 type TooLarge struct{ What string }
@@ -145,7 +145,7 @@ func (x *Store) intern(n regexNode) ID {
 	if id, ok := x.index[string(k)]; ok {
 		return id
 	}
-	if x.held += len(k) + 4*len(n.list); x.held > maxHeld {
+	if x.held += len(k) + 4*len(n.list); x.held > MaxHeld {
 		panic(TooLarge{"its states need too much memory"})
 	}
 	n.list = slices.Clone(n.list)
