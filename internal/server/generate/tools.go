@@ -155,13 +155,15 @@ func (t *Toolset) Add(at string, x Tool) *apierr.Error {
 
 // Restrict takes out all functions but those of some names. An empty name is a tool of another kind.
 func (t *Toolset) Restrict(names []string) *apierr.Error {
+	allowed := map[string]bool{}
 	for _, name := range names {
 		if _, ok := t.Known[name]; !ok && name != "" {
 			return apierr.Invalid("tool_choice.tools", "'tool_choice' names %.60q, which is not among 'tools'.", name)
 		}
+		allowed[name] = true
 	}
-	t.list = slices.DeleteFunc(t.list, func(x Tool) bool { return !slices.Contains(names, x.Name) })
-	maps.DeleteFunc(t.Known, func(name string, _ toolcall.Tool) bool { return !slices.Contains(names, name) })
+	t.list = slices.DeleteFunc(t.list, func(x Tool) bool { return !allowed[x.Name] })
+	maps.DeleteFunc(t.Known, func(name string, _ toolcall.Tool) bool { return !allowed[name] })
 	return nil
 }
 
