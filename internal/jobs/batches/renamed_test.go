@@ -43,6 +43,18 @@ func TestRenamedModel(t *testing.T) {
 	h.want(404, "POST", "/v1/responses", `{"model":"m","input":"x"}`)
 }
 
+// A response that runs names its model, also if the request did not.
+func TestModelOfARunningResponse(t *testing.T) {
+	e := &fakeEngine{hold: 1}
+	h := open(t, journaltest.NewMemoryLog(), t.TempDir(), e, config{})
+	r := h.want(200, "POST", "/v1/responses", `{"input":"x","max_output_tokens":2,"background":true}`)
+	shown := h.want(200, "GET", "/v1/responses/"+r["id"].(string), "")
+	if r["model"] != "m" || shown["model"] != "m" {
+		t.Errorf("the model is %q in the answer and %q after it", r["model"], shown["model"])
+	}
+	e.release()
+}
+
 // The events of a response do not depend on the responses before it, which may be removed.
 func TestEventsWithoutThePreviousResponse(t *testing.T) {
 	h := open(t, journaltest.NewMemoryLog(), t.TempDir(), &fakeEngine{}, config{})

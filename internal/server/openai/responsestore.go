@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -204,7 +205,8 @@ func (s *API) ShowResponse(k generate.StoredResponse) (any, error) {
 	}
 	g, q := s.parseResponse(f) // it was accepted: an error of now, as of another limit, changes nothing
 	out := q.echo
-	out.ID, out.CreatedAt, out.Model, out.Status, out.Store = k.ID, k.Created, g.Model, k.Status, true
+	out.ID, out.CreatedAt, out.Status, out.Store = k.ID, k.Created, k.Status, true
+	out.Model = cmp.Or(g.Model, s.Config.Models[0])
 	if k.Status == "failed" {
 		out.Error = &responseError{k.Code, k.Message}
 	}
