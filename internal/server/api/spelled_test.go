@@ -42,6 +42,27 @@ func TestMessagesEffort(t *testing.T) {
 	}
 }
 
+// Claude Code sends an effort with every request. One that the template refuses, as that of Qwen 3.8 does with high,
+// is left out and named.
+func TestMessagesEffortThatTheTemplateRefuses(t *testing.T) {
+	url, seen, e := serveMessages(t, hermesTemplate+" raise_exception", "ok")
+	for effort, ignored := range map[string]string{"low": "", "high": "output_config.effort"} {
+		body := `{"max_tokens":4,"messages":[{"role":"user","content":"x"}],"thinking":{"type":"adaptive"},"output_config":{"effort":"` +
+			effort + `"}}`
+		a := post(t, url, body)
+		if a.status != 200 || a.header.Get("X-Ignored-Parameters") != ignored || seen.Kwargs["enable_thinking"] != true {
+			t.Errorf("%s: %d %s, ignored %q", effort, a.status, a.raw, a.header.Get("X-Ignored-Parameters"))
+		}
+		if n := post(t, url+"/count_tokens", body); n.status != 200 || at(t, n.body, "input_tokens") != float64(len(e.Last(t).Prompt)) {
+			t.Errorf("count_tokens of %s: %d %s", effort, n.status, n.raw)
+		}
+	}
+	if a := post(t, strings.Replace(url, "/v1/messages", "/v1/chat/completions", 1),
+		`{"messages":[{"role":"user","content":"x"}],"reasoning_effort":"high"}`); a.status != 400 {
+		t.Errorf("a chat: %d %s", a.status, a.raw)
+	}
+}
+
 // Completions take the form of chats for log-probabilities, as their description says: true is those of the
 // generated tokens alone.
 func TestCompletionsLogprobsTrue(t *testing.T) {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"net/http/httptest"
 	"strings"
@@ -22,6 +23,9 @@ func (t toolTemplate) Source() string { return t.source }
 
 func (t toolTemplate) Render(c engine.Conversation) ([]engine.Segment, error) {
 	*t.seen = c
+	if strings.Contains(t.source, "raise_exception") && c.Kwargs["reasoning_effort"] == "high" {
+		return nil, errors.New("unexpected reasoning effort high")
+	}
 	out, err := t.Template.Render(c)
 	if strings.HasSuffix(t.source, "<think>") {
 		out = append(out, engine.Segment{Text: "<think>\n"})

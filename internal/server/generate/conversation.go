@@ -22,6 +22,7 @@ type Chat struct {
 	engine.Conversation
 	special bool     // BOS and the like around it
 	Merge   bool     // turns that the template refuses may be put together
+	Offered bool     // an effort that the template refuses may be left out
 	Left    []string // places of omitted content
 }
 
@@ -151,16 +152,26 @@ func (s *Service) ChatPrompt(ctx context.Context, c Chat, tools *Toolset) (ids [
 		return nil, "", apierr.InvalidCode("messages", "no_chat_template", "This model has no chat template; use /v1/completions.")
 	}
 	s.showTools(&c.Conversation, tools)
-	segments, turn, err := s.render(c.Conversation)
-	if err != nil && c.Merge && !errors.Is(err, python.ErrInternal) {
-		c.Messages = merged(c.Messages)
-		segments, turn, err = s.render(c.Conversation)
+	segments, turn, err := s.renderMerged(c)
+	if _, set := c.Kwargs["reasoning_effort"]; err != nil && set && c.Offered && !errors.Is(err, python.ErrInternal) {
+		delete(c.Kwargs, "reasoning_effort")
+		segments, turn, err = s.renderMerged(c)
 	}
 	if err != nil {
 		return nil, "", s.templateProblem(err)
 	}
 	ids, e = s.Encode(ctx, segments, c.special, "messages")
 	return ids, turn, e
+}
+
+// renderMerged renders a conversation. It puts turns together that the template refuses, if c permits it.
+func (s *Service) renderMerged(c Chat) (segments []engine.Segment, turn string, err error) {
+	segments, turn, err = s.render(c.Conversation)
+	if err != nil && c.Merge && !errors.Is(err, python.ErrInternal) {
+		c.Messages = merged(c.Messages)
+		segments, turn, err = s.render(c.Conversation)
+	}
+	return segments, turn, err
 }
 
 // templateProblem returns the client's error for an error of the chat template.
