@@ -58,20 +58,19 @@ func (c Contexts) SaveContext(ctx context.Context, k generate.SavedContext) erro
 	if err == nil {
 		err = c.dropShared(ctx, k.Tenant, k.Name, k.Fingerprint)
 	}
-	if err == nil {
-		err = c.dropOldest(ctx, k.Tenant, k.Name, id)
-	}
 	if err != nil {
 		return fileProblem(err)
 	}
+	c.dropOldest(ctx, k.Tenant, k.Name, id)
 	return nil
 }
 
-// dropOldest drops the oldest contexts of a name beyond maxOfName, except id.
-func (c Contexts) dropOldest(ctx context.Context, tenant, name, id string) error {
+// dropOldest drops the oldest contexts of a name beyond maxOfName, except id. It leaves them to the next call if it
+// fails: the list needs the records of all files, and one of them may be damaged.
+func (c Contexts) dropOldest(ctx context.Context, tenant, name, id string) {
 	list, err := c.Store.List(ctx)
 	if err != nil {
-		return err
+		return
 	}
 	list = slices.DeleteFunc(slices.Clone(list), func(f File) bool {
 		if f.Purpose != forContexts || f.Filename != name || f.ID == id {
@@ -82,11 +81,8 @@ func (c Contexts) dropOldest(ctx context.Context, tenant, name, id string) error
 	})
 	slices.SortFunc(list, func(a, b File) int { return cmp.Compare(b.CreatedAt, a.CreatedAt) })
 	for _, f := range list[min(len(list), maxOfName-1):] {
-		if err := c.Store.Delete(ctx, f.ID); err != nil && !errors.Is(err, ErrNotFound) {
-			return err
-		}
+		_ = c.Store.Delete(ctx, f.ID)
 	}
-	return nil
 }
 
 // dropShared drops a context that an earlier version has written, if it is of this model.

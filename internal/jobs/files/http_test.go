@@ -2,6 +2,7 @@ package files
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
@@ -195,5 +197,25 @@ func TestContextsOfSeveralModels(t *testing.T) {
 	if got := names(); len(got) != maxOfName+1 || slices.Contains(got, "ann m1") || !slices.Contains(got, "ann m2") ||
 		!slices.Contains(got, "bob b") {
 		t.Errorf("of %d models: %q", maxOfName+2, got)
+	}
+}
+
+// unlistable is a store with a damaged record of a file, which makes its list an error.
+type unlistable struct{ Store }
+
+func (unlistable) List(context.Context) ([]File, error) { return nil, journal.ErrDamaged }
+
+// TestContextBesideADamagedFile: a context is saved although the record of another file is damaged.
+func TestContextBesideADamagedFile(t *testing.T) {
+	f, err := OpenFolder(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := generate.SavedContext{Tenant: "ann", Name: "book", Created: 1, Fingerprint: "a", IDs: []int32{1}}
+	if err := (Contexts{unlistable{f}}).SaveContext(t.Context(), k); err != nil {
+		t.Error(err)
+	}
+	if all, err := (Contexts{f}).SavedContexts(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("%v, %v", all, err)
 	}
 }
