@@ -112,7 +112,7 @@ func (s *Service) Encode(ctx context.Context, segments []engine.Segment, special
 	}
 	// An added token may be beyond the embedding. A node would refuse the step.
 	if i := slices.IndexFunc(ids, func(id int32) bool { return int(id) >= s.VocabSize }); i >= 0 {
-		return nil, apierr.InvalidCode(param, "not_encodable", "'%s' has the token %q (%d), and the model has weights for the tokens 0 to %d only.",
+		return nil, apierr.InvalidCode(param, "not_encodable", "'%s' has the token %q (%d), and the model has weights for tokens 0 to %d only.",
 			param, s.Tokenizer.Token(ids[i]), ids[i], s.VocabSize-1)
 	}
 	return ids, nil
