@@ -97,3 +97,20 @@ func TestWatchTooLong(t *testing.T) {
 		t.Errorf("%v after %d requests", last, len(*asked))
 	}
 }
+
+// Data takes lines with an end, and the mark of the end of a stream with or without one.
+func TestData(t *testing.T) {
+	for body, want := range map[string]string{
+		"data: 1\n\ndata: [DONE]\n\n": "1 [DONE]",
+		"data: 1\r\ndata: [DONE]":     "1 [DONE]",
+		"data: 1\n\ndata: 2":          "1",
+		"data: [DONE":                 "",
+		"data: 1\ndata: [DON":         "1",
+	} {
+		var got []string
+		err := client.Data(strings.NewReader(body), func(data []byte) error { got = append(got, string(data)); return nil })
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%q: %q, %v", body, got, err)
+		}
+	}
+}

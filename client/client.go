@@ -207,7 +207,9 @@ const maxLine = 32 << 20 // bytes of an event
 func Data(body io.Reader, take func([]byte) error) error {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxLine)
-	lines.Split(func(data []byte, _ bool) (advance int, token []byte, err error) { return bufio.ScanLines(data, false) })
+	lines.Split(func(data []byte, end bool) (advance int, token []byte, err error) {
+		return bufio.ScanLines(data, end && string(data) == "data: [DONE]") // some servers do not end the last line
+	})
 	for lines.Scan() {
 		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
 		if !ok {

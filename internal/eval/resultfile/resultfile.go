@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"github.com/shoal-llm/shoal/internal/sys/flock"
 )
@@ -29,7 +30,7 @@ func Open(path string, have func(line []byte) error) (*File, error) {
 	case errors.Is(err, flock.ErrHeld):
 		err = fmt.Errorf("%w %s: another run appends to it: wait until it ends, or name another folder", ErrFile, path)
 		return nil, errors.Join(err, f.Close())
-	case errors.Is(err, errors.ErrUnsupported):
+	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, syscall.ENOLCK): // NFS without locks
 		f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	}
 	if err != nil {
