@@ -116,12 +116,8 @@ func (s *API) decodeMessagesBody(ctx context.Context, body []byte) (*generate.Re
 		return nil, f.Err
 	}
 	g.MaxTokens, g.Continues = most, c.ContinueFinal
-	_, offered := c.Kwargs["reasoning_effort"]
 	if e := s.Converse(ctx, g, c); e != nil {
 		return nil, e
-	}
-	if _, taken := c.Kwargs["reasoning_effort"]; offered && !taken {
-		g.Ignored = append(g.Ignored, "output_config.effort")
 	}
 	g.Head = s.NewHead("msg_", "message", g.Model)
 	return g, nil
@@ -132,7 +128,8 @@ func (s *API) messagesTalk(f *jsonbody.Object) (c generate.Chat) {
 	if f.Err != nil {
 		return c
 	}
-	c.AddGenerationPrompt, c.Merge, c.Offered = true, true, true // Claude Code sends an effort that not all templates know
+	c.AddGenerationPrompt, c.Merge = true, true
+	c.Offered = "output_config.effort" // Claude Code sends one that not all templates know
 	r := messageReader{turns.Reader{Limits: s.Config.Limits}}
 	if system := r.system(f.Get("system")); system != "" {
 		c.Messages = append(c.Messages, engine.Message{Role: "system", Content: system})

@@ -42,8 +42,8 @@ func TestMessagesEffort(t *testing.T) {
 	}
 }
 
-// Claude Code sends an effort with every request. One that the template refuses, as that of Qwen 3.8 does with high,
-// is left out and named.
+// Claude Code and Codex send an effort with every request. One that the template refuses, as that of Qwen 3.8 does with
+// high, is left out and named.
 func TestMessagesEffortThatTheTemplateRefuses(t *testing.T) {
 	url, seen, e := serveMessages(t, hermesTemplate+" raise_exception", "ok")
 	for effort, ignored := range map[string]string{"low": "", "high": "output_config.effort"} {
@@ -55,6 +55,12 @@ func TestMessagesEffortThatTheTemplateRefuses(t *testing.T) {
 		}
 		if n := post(t, url+"/count_tokens", body); n.status != 200 || at(t, n.body, "input_tokens") != float64(len(e.Last(t).Prompt)) {
 			t.Errorf("count_tokens of %s: %d %s", effort, n.status, n.raw)
+		}
+	}
+	for effort, ignored := range map[string]string{"low": "", "high": "reasoning.effort"} { // as Codex does
+		a := post(t, strings.Replace(url, "/v1/messages", "/v1/responses", 1), `{"input":"x","max_output_tokens":4,"reasoning":{"effort":"`+effort+`"}}`)
+		if a.status != 200 || a.header.Get("X-Ignored-Parameters") != ignored || at(t, a.body, "reasoning", "effort") != effort {
+			t.Errorf("responses, %s: %d %s, ignored %q", effort, a.status, a.raw, a.header.Get("X-Ignored-Parameters"))
 		}
 	}
 	if a := post(t, strings.Replace(url, "/v1/messages", "/v1/chat/completions", 1),

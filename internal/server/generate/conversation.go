@@ -22,7 +22,7 @@ type Chat struct {
 	engine.Conversation
 	special bool     // BOS and the like around it
 	Merge   bool     // turns that the template refuses may be put together
-	Offered bool     // an effort that the template refuses may be left out
+	Offered string   // the parameter of an effort that is left out if the template refuses it
 	Left    []string // places of omitted content
 }
 
@@ -35,9 +35,13 @@ func (s *Service) Converse(ctx context.Context, g *Request, c Chat) *apierr.Erro
 	if e := s.openChat(ctx, g, &c); e != nil {
 		return e
 	}
+	_, offered := c.Kwargs["reasoning_effort"]
 	ids, turn, e := s.chatTurn(tokenizer.WithSearches(ctx), g, c)
 	if e != nil {
 		return e
+	}
+	if _, taken := c.Kwargs["reasoning_effort"]; offered && !taken {
+		g.Ignored = append(g.Ignored, c.Offered)
 	}
 	if e := s.constrainTools(g, turn); e != nil {
 		return e
@@ -153,7 +157,7 @@ func (s *Service) ChatPrompt(ctx context.Context, c Chat, tools *Toolset) (ids [
 	}
 	s.showTools(&c.Conversation, tools)
 	segments, turn, err := s.renderMerged(c)
-	if _, set := c.Kwargs["reasoning_effort"]; err != nil && set && c.Offered && !errors.Is(err, python.ErrInternal) {
+	if _, set := c.Kwargs["reasoning_effort"]; err != nil && set && c.Offered != "" && !errors.Is(err, python.ErrInternal) {
 		delete(c.Kwargs, "reasoning_effort")
 		segments, turn, err = s.renderMerged(c)
 	}

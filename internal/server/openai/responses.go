@@ -371,6 +371,7 @@ func (s *API) reasoning(f *jsonbody.Object, q *responseRequest) {
 	q.echo.Reasoning = jsonbody.MustJSON(r)
 	if r.Effort != nil {
 		s.Effort(&q.talk.Conversation, *r.Effort)
+		q.talk.Offered = "reasoning.effort" // Codex sends one that not all templates know
 	}
 }
 
