@@ -146,6 +146,7 @@ func (p Profile) apply(m *memberlist.Config) error {
 }
 
 func errConflict(existing, other *memberlist.Node) error {
-	return fmt.Errorf("gossip: two members are named %s, at %s and %s; the second is ignored until the first is gone",
+	return fmt.Errorf("gossip: two members are named %s, at %s and %s; the second is ignored until the first is gone: "+
+		"stop one of them, or start it with another --id",
 		other.Name, existing.Address(), other.Address())
 }

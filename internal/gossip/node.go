@@ -62,8 +62,11 @@ func Start(cfg Config) (*Node, error) {
 		cfg: cfg, log: cfg.Logger.With("component", "gossip"), meta: meta, now: cfg.Meta,
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
+	refused := &refusals{}
 	n.q = &queue{alive: map[string]Member{}, wake: make(chan struct{}, 1), self: cfg.Name, refused: func(name string, err error) {
-		n.log.Warn("refused a member", "name", name, "error", err)
+		if refused.isNew(name, err, time.Now()) {
+			n.log.Warn("refused a member", "name", name, "error", err)
+		}
 	}}
 	mc.Delegate, mc.Events, mc.Alive, mc.Conflict = delegate{n}, n.q, n.q, n.q
 	mc.Logger = log.New(&logWriter{log: n.log}, "", 0)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/memberlist"
 )
@@ -111,4 +112,35 @@ func (q *queue) NotifyConflict(existing, other *memberlist.Node) {
 func memberOf(n *memberlist.Node) (Member, error) {
 	meta, err := DecodeMeta(n.Meta)
 	return Member{Name: n.Name, Address: net.JoinHostPort(n.Addr.String(), strconv.Itoa(int(n.Port))), Meta: meta}, err
+}
+
+const (
+	refusalEvery = time.Minute // between two lines about the same refusal
+	maxRefusals  = 256         // refusals that are remembered
+)
+
+// refusals limits the lines about refused members: a member that stays is refused twice a second, by
+// every other member.
+type refusals struct {
+	mu     sync.Mutex
+	logged map[string]time.Time // name and error of a refusal
+}
+
+// isNew reports whether a refusal has not been logged for refusalEvery, and records it as logged.
+func (r *refusals) isNew(name string, err error, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := name + "\x00" + err.Error()
+	if last, known := r.logged[key]; known && now.Sub(last) < refusalEvery {
+		return false
+	}
+	maps.DeleteFunc(r.logged, func(_ string, last time.Time) bool { return now.Sub(last) >= refusalEvery })
+	if r.logged == nil {
+		r.logged = map[string]time.Time{}
+	}
+	if len(r.logged) >= maxRefusals {
+		return false
+	}
+	r.logged[key] = now
+	return true
 }
