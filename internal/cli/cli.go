@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -86,7 +87,7 @@ const exitInterrupted = 130
 
 // Main runs the command line and returns the exit status: 0 success, 1 failure, 2 wrong usage,
 // 130 interrupted. The first Ctrl-C or SIGTERM starts the shutdown of a command, which may
-// drain requests. A second one ends the process at once.
+// drain requests. A second one, after more than sameStop, ends the process at once.
 func Main(args []string) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -98,12 +99,26 @@ func Main(args []string) int {
 		for s := <-signals; s == os.Interrupt && sigint.Handled(); s = <-signals {
 		}
 		cancel()
-		s := <-signals
+		s := secondSignal(signals)
 		fmt.Fprintf(os.Stderr,
 			"shoal: %v during shutdown: stopped at once. Running requests are cut off; durable jobs continue when a coordinator runs again.\n", s)
 		os.Exit(exitInterrupted)
 	}()
 	return run(ui.Env{Ctx: ctx, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: &ui.Console{File: os.Stderr}, Interrupts: sigint}, args)
+}
+
+// sameStop is the time after the first signal in which others belong to the same request to stop:
+// timeout(1) signals its command, and then the process group that the command is in.
+const sameStop = 100 * time.Millisecond
+
+// secondSignal waits for a signal that comes more than sameStop after the first one, which the caller
+// has just received.
+func secondSignal(signals <-chan os.Signal) os.Signal {
+	for first := time.Now(); ; {
+		if s := <-signals; time.Since(first) > sameStop {
+			return s
+		}
+	}
 }
 
 // parser returns a parser that stores the flags of a command line in c.

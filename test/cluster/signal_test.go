@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shoal-llm/shoal/internal/testutil"
 )
@@ -34,6 +35,7 @@ func TestSecondSignal(t *testing.T) {
 		a, err := c.try(context.Background(), "GET", "/ready", nil)
 		return err != nil || strings.Contains(string(a.body), "draining"), string(a.body)
 	})
+	time.Sleep(200 * time.Millisecond) // an earlier signal would count as the first one
 	signal(c.head.cmd.Process.Pid, syscall.SIGTERM)
 	if code := c.head.end(t, startLimit); code != 130 || !strings.Contains(tail(c.head.err), "terminated during shutdown: stopped at once") {
 		t.Errorf("status %d after the second signal, want 130 and a word on it", code)
