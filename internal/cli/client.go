@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/shoal-llm/shoal/client"
@@ -102,8 +103,8 @@ func stream(ctx context.Context, c *client.Client, path string, body map[string]
 	switch {
 	case errors.Is(err, io.EOF):
 		return f, nil
-	case err == nil:
-		err = errors.New("the stream ended before it was complete")
+	case err == nil, errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
+		err = fmt.Errorf("the answer is incomplete: %s closed the connection; ask again when `shoal status` shows that it serves", c.Server)
 	}
 	return f, err
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -82,5 +84,35 @@ func TestThoughtsArePrinted(t *testing.T) {
 		if err != nil || text.String() != c.text || thoughts.String() != c.thoughts {
 			t.Errorf("%s: text %q, thoughts %q, %v; want %q and %q", c.deltas, text.String(), thoughts.String(), err, c.text, c.thoughts)
 		}
+	}
+}
+
+// A server that dies during an answer ends the connection with or without the end of the HTTP body, or resets it.
+// Each time the error says that the answer is incomplete, and what to do.
+func TestIncompleteAnswer(t *testing.T) {
+	for name, end := range map[string]func(net.Conn){
+		"a body that ends": func(c net.Conn) { _, _ = io.WriteString(c, "0\r\n\r\n") },
+		"no end":           func(net.Conn) {},
+		"a line that ends": func(c net.Conn) { _, _ = io.WriteString(c, "20\r\ndata: {") },
+		"a reset":          func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				fmt.Fprint(w, "data: {\"choices\":[{\"text\":\"hello\"}]}\n\n")
+				w.(http.Flusher).Flush()
+				c, _, err := w.(http.Hijacker).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				end(c)
+				_ = c.Close()
+			}))
+			defer srv.Close()
+			_, err := stream(t.Context(), &client.Client{Server: srv.URL}, "/v1/completions", map[string]any{}, func(string) {}, nil)
+			if err == nil || !strings.Contains(err.Error(), "incomplete") || !strings.Contains(err.Error(), "shoal status") {
+				t.Errorf("error %v, want that the answer is incomplete, and a command", err)
+			}
+		})
 	}
 }
