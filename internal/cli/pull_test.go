@@ -217,6 +217,16 @@ func TestFindDraft(t *testing.T) {
 }
 
 // TestWrongFlagsPullNothing checks that wrong flags are refused before a pull.
+// An empty name is often a variable of a script that is not set. It does not mean the working directory.
+func TestPullOfAnEmptyName(t *testing.T) {
+	isolateCaches(t)
+	for _, args := range [][]string{{"pull", ""}, {"models", "rm", ""}} {
+		if status, _, stderr := shoal(t, args...); status != 1 || !strings.Contains(stderr, "the name is empty") {
+			t.Errorf("%q: %d, %s", args, status, stderr)
+		}
+	}
+}
+
 func TestWrongFlagsPullNothing(t *testing.T) {
 	isolateCaches(t)
 	h := hubOf(t, "../../models/fry")

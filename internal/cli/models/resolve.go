@@ -65,8 +65,12 @@ func FindDraft(e *ui.Env, word string) (string, error) {
 	return at, nil
 }
 
-// onDisk finds a path, or a model that comes with the program. It returns "" if word is neither.
+// onDisk finds a path, or a model that comes with the program. It returns "" if word is neither. An empty
+// word is neither: it is often a variable of a script that is not set.
 func onDisk(word string) (string, error) {
+	if word == "" {
+		return "", nil
+	}
 	if path := filepath.Clean(kong.ExpandPath(word)); ui.Exists(path) {
 		return layout.Locate(path)
 	}
