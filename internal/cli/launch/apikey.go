@@ -24,12 +24,12 @@ func (f *listenFlags) resolveAutoKey(path string) (string, error) {
 	if path == "" {
 		return "", errors.New("--api-key auto: there is no home directory for the key; set --data-dir, or choose a key yourself")
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return "", fmt.Errorf("--api-key auto: %w", err)
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		err = security.CreatePrivate(path, []byte(rand.Text()+"\n"))
 	}
-	err := security.CreatePrivate(path, []byte(rand.Text()+"\n"))
 	if err != nil && !errors.Is(err, os.ErrExist) {
-		return "", fmt.Errorf("--api-key auto: %w", err)
+		return "", notKept("the API key", err)
 	}
 	key, err := ReadKey(path)
 	if err != nil {
@@ -37,6 +37,11 @@ func (f *listenFlags) resolveAutoKey(path string) (string, error) {
 	}
 	f.APIKey = apiKeys{key}
 	return path, nil
+}
+
+// notKept is the error of a secret that could not be written to the folder of --data-dir, or to its default.
+func notKept(secret string, err error) error {
+	return fmt.Errorf("%s cannot be kept: %w; --data-dir DIR sets another folder", secret, err)
 }
 
 // AutoKeyFile returns the file of the generated key of shoal up without --data-dir. It is "" if the

@@ -48,6 +48,22 @@ func TestAutoKey(t *testing.T) {
 	}
 }
 
+// A folder for secrets that cannot be made, such as on a read-only disk: the error names the flag that sets another.
+func TestSecretsWithoutAFolder(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := listenFlags{APIKey: apiKeys{AutoKey}}
+	_, apiKey := f.resolveAutoKey(filepath.Join(file, "shoal", "api-key"))
+	n := &network{tokenServer: tokenServer{dataDir: file, cluster: "home"}}
+	for name, err := range map[string]error{"API key": apiKey, "cluster key": n.open(nil, nil)} {
+		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "--data-dir") {
+			t.Errorf("%s: error %v, want one that names --data-dir", name, err)
+		}
+	}
+}
+
 // TestAutoKeyAtOnce: programs that start at once with --api-key auto use one key.
 func TestAutoKeyAtOnce(t *testing.T) {
 	for range 100 {

@@ -206,10 +206,11 @@ func (c *NodeCmd) exchange(e *ui.Env, log *slog.Logger, at string, t join.Token,
 	if err != nil {
 		return m, "", err
 	}
-	if m, err = join.SaveGrant(dir, g, at, t.Pin); err == nil {
-		fmt.Fprintf(e.Stderr, "joined the cluster %s; its key is stored in %s, so the next start needs no token\n", g.Cluster, dir)
+	if m, err = join.SaveGrant(dir, g, at, t.Pin); err != nil {
+		return m, host, notKept("the cluster key", err)
 	}
-	return m, host, err
+	fmt.Fprintf(e.Stderr, "joined the cluster %s; its key is stored in %s, so the next start needs no token\n", g.Cluster, dir)
+	return m, host, nil
 }
 
 // listenHost returns the IP address of --bind.

@@ -189,7 +189,7 @@ func (n *network) open(e *ui.Env, log *slog.Logger) (err error) {
 		return err
 	}
 	if n.folder, err = join.OpenFolder(dir, true); err != nil {
-		return err
+		return notKept("the cluster key", err)
 	}
 	given, err := n.key.Key()
 	if err != nil {
