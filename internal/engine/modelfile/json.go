@@ -3,6 +3,8 @@ package modelfile
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
 )
 
@@ -55,5 +57,14 @@ func Words(text string) string {
 	return text
 }
 
-// Unmarshal is json.Unmarshal of JSON(data).
-func Unmarshal(data []byte, v any) error { return json.Unmarshal(JSON(data), v) }
+const endsEarly = "unexpected end of JSON input" // the text of json.SyntaxError
+
+// Unmarshal is json.Unmarshal of JSON(data). The error of a text that ends early, as a file does whose copy was
+// interrupted, says how to replace the file.
+func Unmarshal(data []byte, v any) error {
+	err := json.Unmarshal(JSON(data), v)
+	if cut, ok := errors.AsType[*json.SyntaxError](err); ok && cut.Error() == endsEarly {
+		return fmt.Errorf("the file is incomplete after %d bytes; copy it again, or remove it and pull it: %w", len(data), err)
+	}
+	return err
+}
