@@ -88,7 +88,7 @@ func TestThoughtsArePrinted(t *testing.T) {
 }
 
 // A server that dies during an answer ends the connection with or without the end of the HTTP body, or resets it.
-// Each time the error says that the answer is incomplete, and what to do.
+// Each time the error reports an incomplete answer, and names a command.
 func TestIncompleteAnswer(t *testing.T) {
 	for name, end := range map[string]func(net.Conn){
 		"a body that ends": func(c net.Conn) { _, _ = io.WriteString(c, "0\r\n\r\n") },

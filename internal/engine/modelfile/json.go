@@ -60,7 +60,7 @@ func Words(text string) string {
 const endsEarly = "unexpected end of JSON input" // the text of json.SyntaxError
 
 // Unmarshal is json.Unmarshal of JSON(data). The error of a text that ends early, as a file does whose copy was
-// interrupted, says how to replace the file.
+// interrupted, describes how to replace the file.
 func Unmarshal(data []byte, v any) error {
 	err := json.Unmarshal(JSON(data), v)
 	if cut, ok := errors.AsType[*json.SyntaxError](err); ok && cut.Error() == endsEarly {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A file whose copy was interrupted: the error says that the file is incomplete. Another mistake does not.
+// A file whose copy was interrupted: the error reports an incomplete file. Another mistake does not.
 func TestUnmarshalOfAnIncompleteFile(t *testing.T) {
 	for text, incomplete := range map[string]bool{
 		"": true, "{": true, `{"a": [1, 2`: true, `{"a": "b`: true, `{"a"}`: false, `{} {}`: false, `{"a": 1}`: false,
