@@ -121,7 +121,7 @@ func TestBrokenFiles(t *testing.T) {
 		"max":                          pool(`{"pooling_mode": "max"}`),
 		`["cls" "mean"]`:               pool(`{"pooling_mode": ["cls", "mean"]}`),
 		"include_prompt false":         pool(`{"pooling_mode": "mean", "include_prompt": false}`),
-		"1_Pooling/config.json: unex":  pool(`{`),
+		"incomplete after 1 bytes":     pool(`{`),
 		"1_Pooling/config.json: miss":  pool(""),
 		"sentence_transformers.X":      list(`, {"path": "2", "type": "sentence_transformers.X"}`),
 		"../2_Dense":                   list(`, {"path": "../2_Dense", "type": "Dense"}`),
