@@ -140,6 +140,7 @@ func resume(t *testing.T, path string, cfg Config) {
 	if err != nil || len(records) != 16 || asked.Load() != 4 {
 		t.Errorf("%d records, %d asked again, want 16 and 4: %v", len(records), asked.Load(), err)
 	}
+	store.Close()
 	again, err := OpenStore(path)
 	if err != nil || len(again.have) != 16 {
 		t.Errorf("the file holds %d results: %v", len(again.have), err)
