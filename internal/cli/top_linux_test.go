@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -40,38 +41,16 @@ func TestTopAtATerminal(t *testing.T) {
 				return *m
 			}
 			before := mode()
-			seen := make(chan string, 1000)
-			go func() {
-				buf := make([]byte, 4096)
-				for {
-					n, err := user.Read(buf)
-					if err != nil {
-						return
-					}
-					seen <- string(buf[:n])
-				}
-			}()
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			done := make(chan int, 1)
 			go func() {
 				done <- run(ui.Env{Ctx: ctx, Stdin: program, Stdout: program, Stderr: program}, []string{"top", "--server", srv.URL})
 			}()
-			var screen strings.Builder
-			wait := func(want string) {
-				t.Helper()
-				for late := time.After(linePatience); !strings.Contains(screen.String(), want); {
-					select {
-					case text := <-seen:
-						screen.WriteString(text)
-					case <-late:
-						t.Fatalf("%q is missing; the screen shows %q", want, screen.String())
-					}
-				}
-			}
-			wait("h explains")
+			screen := newScreen(user)
+			screen.wait(t, "h explains")
 			fmt.Fprint(user, c.keys)
-			wait(c.want)
+			screen.wait(t, c.want)
 			switch name {
 			case "the legend":
 				fmt.Fprint(user, "q")
@@ -89,9 +68,7 @@ func TestTopAtATerminal(t *testing.T) {
 			if after := mode(); after != before {
 				t.Errorf("the terminal is left in another mode: %+v, before %+v", after, before)
 			}
-			for len(seen) > 0 {
-				screen.WriteString(<-seen)
-			}
+			screen.rest()
 			if text := screen.String(); strings.Contains(text, "^C") || !strings.HasSuffix(text, "\x1b[J") {
 				t.Errorf("the screen ends with %q", text[max(0, len(text)-40):])
 			}
@@ -115,32 +92,10 @@ func TestSmallTerminal(t *testing.T) {
 		if err := unix.IoctlSetWinsize(int(program.Fd()), unix.TIOCSWINSZ, size); err != nil {
 			t.Fatal(err)
 		}
-		seen := make(chan string, 1000)
-		go func() {
-			buf := make([]byte, 4096)
-			for {
-				n, err := user.Read(buf)
-				if err != nil {
-					return
-				}
-				seen <- string(buf[:n])
-			}
-		}()
-		var screen strings.Builder
-		wait := func(want string) {
-			t.Helper()
-			for late := time.After(linePatience); !strings.Contains(screen.String(), want); {
-				select {
-				case text := <-seen:
-					screen.WriteString(text)
-				case <-late:
-					t.Fatalf("%q is missing; the screen shows %q", want, screen.String())
-				}
-			}
-		}
+		screen := newScreen(user)
 		ui.ShowStatus(program, strings.Repeat("loading ", 40))
 		ui.ShowStatus(program, "end")
-		wait("end")
+		screen.wait(t, "end")
 		if n := strings.Count(screen.String(), "loading "); 8*n >= c.width || n == 0 {
 			t.Errorf("a status line of %d columns has %d before a width of %d", 8*40, 8*n, c.width)
 		}
@@ -149,12 +104,12 @@ func TestSmallTerminal(t *testing.T) {
 		go func() {
 			done <- run(ui.Env{Ctx: t.Context(), Stdin: program, Stdout: program, Stderr: program}, []string{"top", "--server", srv.URL})
 		}()
-		wait("h explains")
+		screen.wait(t, "h explains")
 		screen.Reset()
 		fmt.Fprint(user, "h")
 		legend := map[int]string{8: "epoch      number", 24: "straggler"}[c.height] // 24 rows have room for all of it
-		wait(legend)
-		wait("h explains")
+		screen.wait(t, legend)
+		screen.wait(t, "h explains")
 		fmt.Fprint(user, "q")
 		if status := <-done; status != 0 {
 			t.Errorf("status %d", status)
@@ -169,5 +124,46 @@ func TestSmallTerminal(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// screen collects what a program writes to a terminal.
+type screen struct {
+	strings.Builder
+	seen chan string
+}
+
+func newScreen(user *os.File) *screen {
+	s := &screen{seen: make(chan string, 1000)}
+	go func() {
+		buf := make([]byte, 4096)
+		for {
+			n, err := user.Read(buf)
+			if err != nil {
+				return
+			}
+			s.seen <- string(buf[:n])
+		}
+	}()
+	return s
+}
+
+// wait returns when a text is on the screen.
+func (s *screen) wait(t *testing.T, text string) {
+	t.Helper()
+	for late := time.After(linePatience); !strings.Contains(s.String(), text); {
+		select {
+		case more := <-s.seen:
+			s.WriteString(more)
+		case <-late:
+			t.Fatalf("%q is missing; the screen shows %q", text, s.String())
+		}
+	}
+}
+
+// rest adds what has arrived since.
+func (s *screen) rest() {
+	for len(s.seen) > 0 {
+		s.WriteString(<-s.seen)
 	}
 }
