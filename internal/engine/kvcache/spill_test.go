@@ -135,74 +135,95 @@ func TestSpilledIsInMemory(t *testing.T) {
 	var spills, reads [3]int
 	rapid.Check(t, func(r *rapid.T) {
 		c := rapid.SampledFrom(rapid.SampledFrom(cases[:]).Draw(r, "kind")).Draw(r, "case")
-		prompt, arenas := rapid.IntRange(400, 900).Draw(r, "prompt"), [2]*memory.Arena{memory.NewArena(1 << 30), memory.NewArena(1 << 30)}
-		var stores [2]*Store
-		for i, a := range arenas {
-			defer a.Close()
-			part := NewPrefill(a, c.g, tensor.Span{Lo: 0, Hi: c.g.KVHeads})
-			if err := part.Reserve(prompt); err != nil {
-				r.Fatal(err)
-			}
-			writeNoise(part, 0, prompt)
-			part.Commit(prompt)
-			var err error
-			if stores[i], _, err = handOver(c.p, []*Store{part}, 0); err != nil {
-				r.Fatal(err)
-			}
+		file, lost := compareSpilled(r, c.p, c.g, rapid.IntRange(400, 900).Draw(r, "prompt"), false)
+		if file == nil {
+			return
 		}
-		var file *pagesInMemory
-		blocks, when := 0, rapid.IntRange(0, 2).Draw(r, "when")
-		q := make([]float32, c.g.Group*c.g.Layout.KDim)
-		for k := range rapid.IntRange(1, 6).Draw(r, "steps") {
-			if k == when && Spillable(c.g, prompt, stores[1].Tokens(), c.p) > 0 {
-				spills[kind(c)]++
-				before := arenas[1].Used()
-				file = spill(r, stores[1])
-				if blocks = stores[1].Spilled(); arenas[1].Used() >= before {
-					r.Fatalf("%d bytes after %d", arenas[1].Used(), before)
-				}
-			}
-			n, from := rapid.IntRange(1, 70).Draw(r, "tokens"), stores[0].Tokens()
-			accepted := rapid.IntRange(0, n).Draw(r, "accepted")
-			for i := range q {
-				q[i] = rapid.Float32Range(-1, 1).Draw(r, "q") * 4
-			}
-			for _, s := range stores {
-				if err := s.Reserve(from + n); err != nil {
-					r.Fatal(err)
-				}
-				writeNoise(s, from, from+n)
-			}
-			if got, want := arenas[1].Used(), SpilledBytes(c.g, prompt, from+n, n, blocks, c.p); got != want || stores[1].Bytes() != want {
-				r.Fatalf("%d bytes in use, %d by the store, SpilledBytes %d", got, stores[1].Bytes(), want)
-			}
-			for layer := range c.g.Layers {
-				for head := range c.g.KVHeads {
-					for _, pos := range []int{from + n/2, from + n - 1} {
-						if got, want := attended(stores[1], layer, head, pos, q), attended(stores[0], layer, head, pos, q); !slices.Equal(got, want) {
-							r.Fatalf("step %d, layer %d, head %d, position %d: %x, in memory %x", k, layer, head, pos, got, want)
-						}
-					}
-				}
-			}
-			for _, s := range stores {
-				s.Commit(accepted)
-			}
-		}
-		if file != nil {
-			reads[kind(c)] += file.reads
-			if file.reads == 0 && kind(c) < 2 || stores[1].Lost() != nil { // a choice of slots may need no page
-				r.Fatalf("%d pages were read: %v", file.reads, stores[1].Lost())
-			}
-		}
-		stores[1].Release()
-		if used := arenas[1].Used(); used != 0 || file != nil && file.closed != 1 {
-			r.Fatalf("%d bytes are left, and a file closed %d times", used, file.closed)
+		spills[kind(c)]++
+		reads[kind(c)] += file.reads
+		if file.reads == 0 && kind(c) < 2 || lost != nil { // a choice of slots may need no page
+			r.Fatalf("%d pages were read: %v", file.reads, lost)
 		}
 	})
 	if slices.Min(spills[:]) < 1 || slices.Min(reads[:]) < 1 {
 		t.Errorf("sequences spilled with exact keys, with factors and of slots: %v, and pages were read: %v", spills, reads)
 	}
+}
+
+// compareSpilled takes a sequence through random steps, once in memory and once with rows in a file from one of them on. It
+// compares what a step reads, and the bytes in use with those of the ledger. Without room, there is no memory for the
+// pages that stay. It returns the file, nil if no row was in one, and why the sequence was lost.
+func compareSpilled(r *rapid.T, p *Policy, g Geometry, prompt int, noRoom bool) (file *pagesInMemory, lost error) {
+	var arenas [2]*memory.Arena
+	var stores [2]*Store
+	for i := range stores {
+		arenas[i] = memory.NewArena(1 << 30)
+		defer arenas[i].Close()
+		part := NewPrefill(arenas[i], g, tensor.Span{Lo: 0, Hi: g.KVHeads})
+		if err := part.Reserve(prompt); err != nil {
+			r.Fatal(err)
+		}
+		writeNoise(part, 0, prompt)
+		part.Commit(prompt)
+		var err error
+		if stores[i], _, err = handOver(p, []*Store{part}, 0); err != nil {
+			r.Fatal(p.Spec(), err)
+		}
+	}
+	blocks, when := 0, rapid.IntRange(0, 3).Draw(r, "when")
+	q := make([]float32, g.Group*g.Layout.KDim)
+	for k := range rapid.IntRange(1, 6).Draw(r, "steps") {
+		if k >= when && file == nil && Spillable(g, prompt, stores[1].Tokens(), p) > 0 {
+			used := arenas[1].Used()
+			if noRoom {
+				arenas[1].SetBudget(0)
+			}
+			file = spill(r, stores[1])
+			arenas[1].SetBudget(1 << 30)
+			if blocks = stores[1].Spilled(); arenas[1].Used() >= used {
+				r.Fatalf("%s: %d bytes after %d", p.Spec(), arenas[1].Used(), used)
+			}
+		}
+		if stores[1].Lost() != nil {
+			break
+		}
+		n, from := rapid.IntRange(1, 70).Draw(r, "tokens"), stores[0].Tokens()
+		accepted := rapid.IntRange(0, n).Draw(r, "accepted")
+		for i := range q {
+			q[i] = rapid.Float32Range(-1, 1).Draw(r, "q") * 4
+		}
+		for _, s := range stores {
+			if err := s.Reserve(from + n); err != nil {
+				r.Fatal(err)
+			}
+			writeNoise(s, from, from+n)
+		}
+		if got, want := arenas[1].Used(), SpilledBytes(g, prompt, from+n, n, blocks, p); got != want || stores[1].Bytes() != want {
+			r.Fatalf("%s: %d bytes in use, %d by the store, SpilledBytes %d", p.Spec(), got, stores[1].Bytes(), want)
+		}
+		for layer := range g.Layers {
+			at := []int{from + n/2, from + n - 1}
+			if together, _ := stores[0].BatchedDecode(layer, from, n); !together {
+				at = at[1:]
+			}
+			for head := range g.KVHeads {
+				for _, pos := range at {
+					if got, want := attended(stores[1], layer, head, pos, q), attended(stores[0], layer, head, pos, q); !slices.Equal(got, want) {
+						r.Fatalf("%s: step %d, layer %d, head %d, position %d: %x, in memory %x", p.Spec(), k, layer, head, pos, got, want)
+					}
+				}
+			}
+		}
+		for _, s := range stores {
+			s.Commit(accepted)
+		}
+	}
+	lost = stores[1].Lost()
+	stores[1].Release()
+	if used := arenas[1].Used(); used != 0 || file != nil && file.closed != 1 {
+		r.Fatalf("%s: %d bytes are left, and a file closed %d times", p.Spec(), used, file.closed)
+	}
+	return file, lost
 }
 
 // Pages of the last selection are not read again. Pages that are corrupted or cannot be read are
