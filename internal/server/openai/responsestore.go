@@ -143,7 +143,7 @@ func (s *API) history(ctx context.Context, q *responseRequest) ([]inItem, *apier
 	return slices.Concat(turns...), nil
 }
 
-// gone stands for items that were removed, in a prompt that is not computed.
+// gone replaces removed items in a prompt that is not computed.
 var gone = inItem{Type: "message", Role: "user", Content: json.RawMessage(`""`), at: "input"}
 
 // earlier returns the response that another continues.
